@@ -1,0 +1,96 @@
+/* Boot order: arch hands over with memory, clock and interrupts of the boot CPU ready. */
+#include <weir/cmdline.h>
+#include <weir/init.h>
+#include <weir/main.h>
+#include <weir/printk.h>
+#include <weir/sched.h>
+#include <weir/string.h>
+#include <weir/mm.h>
+
+extern const struct init_call init_calls_start[], init_calls_end[];
+extern const struct guest_test guest_tests_start[], guest_tests_end[];
+
+static int (*application_start)(void);
+
+void main_set_application(int (*start)(void))
+{
+    application_start = start;
+}
+
+static void run_init_calls(void)
+{
+    for (unsigned level = INIT_CORE; level <= INIT_LINUX; level++) {
+        for (const struct init_call *call = init_calls_start; call < init_calls_end; call++) {
+            if (call->level == level) {
+                log_debug("init: %s", call->name);
+                call->fn();
+            }
+        }
+    }
+}
+
+/* `test=all` or `test=NAME[,NAME...]`: the exit status is the number of failures, at most 100. */
+static int run_guest_tests(const char *wanted)
+{
+    unsigned passed = 0, failed = 0;
+    for (const struct guest_test *t = guest_tests_start; t < guest_tests_end; t++) {
+        bool chosen = !strcmp(wanted, "all");
+        for (const char *p = wanted; !chosen && p && *p; p = strchr(p, ',')) {
+            p += *p == ',';
+            size_t len = strlen(t->name);
+            chosen = !strncmp(p, t->name, len) && (p[len] == ',' || !p[len]);
+        }
+        if (!chosen)
+            continue;
+        uint64_t start = clock_monotonic_ns();
+        int result = t->fn();
+        log_info("test %s: %s (%lu ms)", t->name, result ? "FAILED" : "ok",
+                 (unsigned long)((clock_monotonic_ns() - start) / NSEC_PER_MSEC));
+        if (result)
+            failed++;
+        else
+            passed++;
+    }
+    log_info("%u passed, %u failed", passed, failed);
+    if (!passed && !failed) {
+        log_error("no self-test is named by test=%s", wanted);
+        return 100;
+    }
+    return (int)MIN(failed, 100u);
+}
+
+static void print_summary(void)
+{
+    log_info("weir: %u CPUs, %lu MiB of memory, %lu MiB free", cpu_count(),
+             (unsigned long)(mm_total_pages() >> 8), (unsigned long)(mm_free_pages() >> 8));
+}
+
+static void main_thread(void *arg)
+{
+    smp_init();
+    run_init_calls();
+    print_summary();
+    const char *tests = cmdline_get("test");
+    if (tests)
+        machine_exit(run_guest_tests(*tests ? tests : "all"));
+    int status = application_start ? application_start() : 0;
+    if (status < 0) {
+        log_error("the application did not start: error %d", -status);
+        machine_exit(127);
+    }
+    if (!application_start || status == APPLICATION_NONE)
+        machine_exit(0);
+    /* The Linux layer calls machine_exit when the first process has ended. */
+    thread_exit();
+}
+
+void kernel_main(void)
+{
+    sched_init();
+    struct thread *t = thread_create("main", main_thread, NULL);
+    if (!t)
+        panic("no memory for the first thread");
+    thread_start(t);
+    thread_put(t);
+    sched_cpu_start();
+}
