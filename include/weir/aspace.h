@@ -46,7 +46,7 @@ int64_t aspace_mremap(struct aspace *as, uint64_t old, uint64_t old_len, uint64_
 int aspace_madvise(struct aspace *as, uint64_t addr, uint64_t len, int advice) __must_check;
 int aspace_msync(struct aspace *as, uint64_t addr, uint64_t len, int flags) __must_check;
 uint64_t aspace_brk(struct aspace *as, uint64_t new_break);          /* the break in force */
-int aspace_fault(struct aspace *as, uint64_t addr, unsigned fault_bits) __must_check; /* 0, -EFAULT, -EIO (SIGBUS), -ENOMEM */
+int aspace_fault(struct aspace *as, uint64_t addr, unsigned fault_bits) __must_check; /* 0, -EFAULT (nothing mapped), -EACCES (not allowed), -EIO (SIGBUS), -ENOMEM */
 /* Key of a futex word: shared memory by (object, offset), private by (aspace, address). The object is
  * referenced until futex_key_put. */
 struct futex_key { void *object; uint64_t offset; uint32_t kind; };
