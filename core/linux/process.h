@@ -55,7 +55,9 @@ struct siginfo_weir { int signo, code, errno_value, pid; uint32_t uid; int statu
 struct sigaction_weir { uint64_t handler, flags, restorer; sigset_weir mask; }; /* Linux kernel layout */
 #define SIG_DFL_WEIR 0
 #define SIG_IGN_WEIR 1
-struct sigpending_weir { sigset_weir set; struct siginfo_weir info[NSIG]; }; /* standard signals: one each; info of the first */
+/* Standard signals: one pending each, info of the first. Real-time signals (32..64) queue in order. */
+#define SIG_RT_FIRST 32
+struct sigpending_weir { sigset_weir set; struct siginfo_weir info[SIG_RT_FIRST]; struct list rt_queue; };
 
 struct files;     /* descriptor table, files.c */
 
@@ -65,7 +67,7 @@ struct process {
     int pgid, sid;                    /* t */
     struct process *parent;           /* t */
     struct list children, sibling;    /* t */
-    struct list tasks;                /* t */
+    struct list tasks;                /* written with t and s held (t first), read with either */
     unsigned task_count;              /* t */
     struct list pid_link;             /* t pid hash */
     uint32_t refcount;                /* a */
@@ -92,6 +94,11 @@ struct process {
     struct timer itimer_real;         /* s */
     uint64_t itimer_interval_ns, itimer_deadline_ns; /* s */
     int pdeath_signal;                /* s */
+    struct list posix_timers;         /* s timer_create */
+    /* Job control: all tasks of a stopped process wait in signal_return_to_user. */
+    struct wait_queue stop_wait;      /* own lock */
+    bool stopped;                     /* s */
+    int stop_report;                  /* s for wait4: 0, or the Linux wait status not yet reported (stopped, continued) */
     /* System V shared memory attachments: core/linux/sysv_shm.c */
     struct list shm_attachments;      /* o */
     uint64_t utime_ns, stime_ns, child_time_ns; /* t of ended tasks / children */
@@ -109,6 +116,9 @@ struct task {
     uint64_t clear_child_tid, set_child_tid, robust_list;  /* o */
     struct trapframe *regs;           /* o frame of the present system call */
     int64_t restart_block[4];         /* o */
+    sigset_weir wait_set;             /* s rt_sigtimedwait: blocked signals that wake it all the same */
+    bool restart;                     /* o set by the dispatcher: regs->rax holds a restart code of this call */
+    bool fault_disabled;              /* o the page-fault hook must fail with -EFAULT at once (spinlock held) */
 };
 
 static inline struct task *current_task(void) { return current->task; }
@@ -139,10 +149,14 @@ void files_close_on_exec(struct files *fs);
 struct file *fd_get(int fd);                      /* current; referenced; NULL = EBADF */
 struct file *files_get_file(struct files *fs, int fd);
 int files_next_fd(struct files *fs, int after);   /* -1 = none */
-int fd_install(struct file *f, int minimum, bool cloexec) __must_check; /* lowest free >= minimum; takes the reference; -EMFILE */
+int fd_install(struct file *f, int minimum, bool cloexec) __must_check; /* lowest free >= minimum; takes the reference, on failure too; -EMFILE */
+void fd_pin_cwd(struct process *p, struct dentry **out); /* referenced cwd; guards against chdir in another task */
+int fd_close(int fd);                             /* current process's; 0 or -EBADF */
 
 /* ---- signals: signal.c, signal_frame.c ---- */
 void signal_process_init(struct process *p);      /* fresh: all default */
+void signal_task_init(struct task *t);            /* fresh task: nothing blocked, nothing pending */
+void signal_task_end(struct task *t);             /* last thing before a task leaves its process: what only it could take goes on */
 void signal_fork(struct process *child, struct task *child_task, struct process *parent); /* handlers, mask, ignored kept; pending cleared */
 void signal_exec(struct process *p);              /* handlers to default, ignored stay */
 void signal_process_end(struct process *p);       /* itimer off; before it becomes a zombie */
@@ -151,7 +165,7 @@ int signal_send_process(struct process *p, int signo, const struct siginfo_weir 
 int signal_send_task(struct task *t, int signo, const struct siginfo_weir *info);
 /* Force on the current task for a fault: unblocks and resets to default if blocked or ignored. */
 void signal_force(int signo, const struct siginfo_weir *info);
-/* Deliver or act; called on the way to ring 3 (trap hook). syscall restart logic uses tf->orig_rax. */
+/* Deliver or act; called on the way to ring 3 (trap hook), and by the dispatcher with task->restart set. */
 void signal_return_to_user(struct trapframe *tf);
 /* Recompute thread->pending for a task (siglock held). */
 void signal_recalc_locked(struct task *t);

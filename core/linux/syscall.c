@@ -71,14 +71,20 @@ static void trap_syscall(struct trapframe *tf)
         result = syscall_missing(number);
     /* The handler may have replaced the whole frame: then it returns what belongs into rax. */
     tf->rax = (uint64_t)result;
-    if (unlikely(result <= -ERESTARTSYS && result >= -ERESTARTSYS - 4))
+    /* rt_sigreturn clears orig_rax: what it restores into rax is the program's own business. */
+    if (unlikely(result <= -ERESTARTSYS && result >= -ERESTART_RESTARTBLOCK) && (int64_t)tf->orig_rax >= 0) {
+        current_task()->restart = true;
         signal_return_to_user(tf);
+    }
 }
 
 static int trap_page_fault(uint64_t addr, unsigned fault_bits)
 {
     struct aspace *as = aspace_current();
 
+    /* The futex code reads its word under a spinlock: it serves the fault itself, after unlocking. */
+    if (as && unlikely(current_task()->fault_disabled))
+        return -EFAULT;
     return as ? aspace_fault(as, addr, fault_bits) : -EFAULT;
 }
 

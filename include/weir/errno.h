@@ -82,6 +82,8 @@
 #define ERESTARTSYS 512
 /* Restart only if no handler ran (futex with timeout, nanosleep family); else EINTR. */
 #define ERESTARTNOHAND 514
+/* Restart through restart_syscall with task->restart_block if no handler ran; else EINTR. */
+#define ERESTART_RESTARTBLOCK 516
 
 /* Pointers that carry an error: the last 4095 addresses. */
 static inline void *err_ptr(long error) { return (void *)error; }

@@ -137,6 +137,9 @@ struct file {
 struct file *file_alloc(const struct file_ops *ops, void *private, unsigned flags) __must_check; /* anonymous; NULL */
 void file_get(struct file *f);
 void file_put(struct file *f);  /* release on last */
+/* Called by file_put for each file whose last reference went, before ops->release (epoll drops its items).
+ * Set once at init. */
+void vfs_set_file_release_hook(void (*fn)(struct file *f));
 void inode_get(struct inode *i);
 void inode_put(struct inode *i);
 void dentry_get(struct dentry *d);
