@@ -1,10 +1,13 @@
 /*
  * The process-wide vector budget (core/irq): demands in, grants out, binding of grants to IDT vectors,
  * MSI-X messages and pollers. Two phases: drivers call irq_demand() at INIT_BUS, the planner runs at
- * INIT_PLAN, drivers bind at INIT_DRIVER. Later (hot-plug) irq_demand() re-plans at once.
+ * INIT_PLAN, drivers bind at INIT_DRIVER.
  *
  * A device owns its struct irq_device from irq_demand() to irq_release(). A source is one thing that
- * must be served: a queue (or a pair), or the configuration change.
+ * must be served: a queue (or a receive/transmit pair), or the configuration change.
+ *
+ * Command line: irq.vectors=N lowers the pool to N vectors; irq.pollers=N sets the number of poller
+ * threads (default: a quarter of the CPUs, at least 1).
  */
 #ifndef WEIR_IRQ_H
 #define WEIR_IRQ_H
@@ -12,45 +15,67 @@
 #include <weir/bitmap.h>
 
 enum irq_class { IRQ_CLASS_BLOCK, IRQ_CLASS_NET, IRQ_CLASS_OTHER };
+/* The ladder, best first. Nothing ever falls off its end. */
 enum irq_grant { IRQ_GRANT_OWN, IRQ_GRANT_DEVICE_SHARED, IRQ_GRANT_DEVICE_ONE, IRQ_GRANT_SYSTEM_SHARED,
                  IRQ_GRANT_POLLED };
 
 struct irq_device;
-struct irq_source;
 
 struct irq_demand {
-    const char *name;            /* "virtio-blk 0000:00:04.0"; copied */
+    const char *name;            /* "virtio-blk 0000:00:04.0"; copied; unique */
     enum irq_class class;
     unsigned sources;            /* queues or pairs that want service */
     bool config_change;
     unsigned msix_entries;       /* table size; 0 = no MSI-X (INTx line or poller) */
-    int intx_gsi;                /* -1 = none */
+    int intx_gsi;                /* -1 = none; looked at only when msix_entries is 0 */
 };
+/* How the binding reaches the device. Called in thread context, except ack. */
 struct irq_device_ops {
     /* Programme MSI-X entry `entry` with the message and unmask it; 0 or -errno (entry refused). */
     int (*write_message)(void *device, unsigned entry, uint64_t address, uint32_t data);
-    /* Mask or unmask an entry. After unmask the source is served once, for what came meanwhile. */
+    /* Mask or unmask an entry. */
     void (*mask)(void *device, unsigned entry, bool masked);
+    /* INTx only, interrupt context, once per interrupt: acknowledge at the device. IRQ_ACK_* bits, 0 =
+     * the interrupt is another device's. NULL for devices that are never on a line. */
+    unsigned (*ack)(void *device);
 };
-/* Returns NULL without memory. Thread context. */
+#define IRQ_ACK_QUEUE  1u
+#define IRQ_ACK_CONFIG 2u
+
+/* States a demand. NULL without memory. Thread context, INIT_BUS. */
 struct irq_device *irq_demand(const struct irq_demand *demand, const struct irq_device_ops *ops, void *device);
 
-/* What the planner gave; valid after INIT_PLAN. Entries to use: source i goes to MSI-X entry
- * irq_entry_of(d, i), or -1 = no entry (polled, INTx). The configuration change has index IRQ_CONFIG. */
+/* What the planner gave; valid after INIT_PLAN. Source i uses MSI-X entry irq_entry_of(d, i), or -1 = no
+ * entry (polled, INTx). The configuration change is source IRQ_CONFIG. Entries are fixed for the life
+ * of the device; several sources may have the same. */
 #define IRQ_CONFIG (~0u)
 enum irq_grant irq_grant_of(const struct irq_device *d, unsigned source);
 int irq_entry_of(const struct irq_device *d, unsigned source);
 
-/* Bind: `serve` is called in interrupt context, or by the poller thread, each time the source may have
- * work; it must be harmless when there is none and returns true if it found work. `busy` tells the
- * poller whether anything is in flight (NULL = always). Once irq_bind returns, the source is served,
- * whatever rung of the ladder that takes; it cannot fail, only degrade (return value: the grant in
- * force). cpu is the wished CPU. */
+/* How a source is served. All three may be called on any CPU, at the same time, and when there is
+ * nothing to do; they must be short and must not block. */
+struct irq_service {
+    /* Take what is there: in interrupt context, or from a poller thread. True if it found work. */
+    bool (*serve)(void *arg);
+    /* Is anything in flight, so that polling makes sense? NULL = always (a receive queue). */
+    bool (*busy)(void *arg);
+    /* Has the device finished something that nobody has taken yet? For the watchdog; NULL = not watched. */
+    bool (*pending)(void *arg);
+};
+/* Once irq_bind returns, the source is served, whatever rung of the ladder that takes; it cannot fail,
+ * only degrade (return value: the grant in force). `cpu` is the wished CPU (taken modulo the number of
+ * CPUs). `service` must live as long as the binding. Thread context. */
 enum irq_grant irq_bind(struct irq_device *d, unsigned source, unsigned cpu,
-                        bool (*serve)(void *arg), bool (*busy)(void *arg), void *arg);
-/* The device read back NO_VECTOR for this source: moves it down the ladder; returns the new entry or -1. */
+                        const struct irq_service *service, void *arg);
+bool irq_bound(const struct irq_device *d, unsigned source);
+/* The device read back NO_VECTOR for this source: moves it down the ladder; returns the entry to try
+ * next, or -1 = it is polled now. Before irq_bind. */
 int irq_refused(struct irq_device *d, unsigned source);
-/* Follow a thread: move the source's vector to another CPU (thread context). */
+/* A request went in flight on this source: wakes its poller if it has one. Any context; costs two
+ * loads when the source has a vector. Call it after the doorbell. */
+void irq_source_busy(struct irq_device *d, unsigned source);
+/* Follow a thread: move the source's vector to another CPU (thread context). Ignored when the vector
+ * is shared or the source is polled. */
 void irq_set_affinity(struct irq_device *d, unsigned source, unsigned cpu);
 /* Undo: no handler of this device runs any more when it returns. Vectors go back to the pool. */
 void irq_release(struct irq_device *d);
@@ -58,4 +83,6 @@ void irq_release(struct irq_device *d);
 size_t irq_plan_print(char *buf, size_t size);
 /* /proc/interrupts in Linux's form. */
 size_t irq_interrupts_print(char *buf, size_t size);
+/* Completions that only the watchdog found since boot. Anything but 0 is a lost interrupt. */
+uint64_t irq_watchdog_rescues(void);
 #endif

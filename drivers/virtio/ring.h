@@ -1,0 +1,77 @@
+/*
+ * A virtqueue's ring in memory (virtio 1.2 sections 2.6 to 2.8): descriptors out, completions in.
+ * It knows no transport, no PCI, no device type; the split and the packed layout stand behind the
+ * same functions.
+ *
+ * The caller allocates the shared memory, makes the ring over it, tells the device the addresses,
+ * and destroys the ring after the device (or the queue) was reset. A ring has no lock: its owner
+ * serialises every call except ring_has_used, which may be called at any time as a hint.
+ *
+ * Nothing that the device writes is trusted. A completion with an id that is not outstanding, a
+ * length larger than what was posted, or an index that ran ahead breaks the ring: from then on
+ * ring_add gives -EIO and ring_get NULL, and ring_fault says why.
+ */
+#ifndef WEIR_VIRTIO_RING_H
+#define WEIR_VIRTIO_RING_H
+#include <weir/compiler.h>
+#include <weir/virtio.h>
+
+#define RING_SIZE_MAX 32768u
+
+struct ring;
+
+/* Physically contiguous, zeroed, page-aligned memory that driver and device share. */
+struct ring_memory {
+    void *virt;
+    uint64_t phys;
+    size_t bytes;
+};
+struct ring_config {
+    unsigned size;               /* descriptors; split: a power of two */
+    bool event_index;            /* VIRTIO_F_EVENT_IDX was negotiated */
+    bool strong_barriers;        /* VIRTIO_F_ORDER_PLATFORM: the device is not one of our CPUs */
+    struct ring_memory parts;    /* at least ring_split_bytes(size) */
+    struct ring_memory tables;   /* for indirect tables; bytes 0 = not negotiated, or no memory */
+    unsigned table_entries;      /* entries of one table, 2..size */
+};
+struct ring_addresses {
+    uint64_t descriptors, driver, device;
+};
+enum ring_fault {
+    RING_OK,
+    RING_FAULT_INDEX,            /* used index ahead by more than is outstanding */
+    RING_FAULT_ID,               /* id not below the size */
+    RING_FAULT_NOT_OUTSTANDING,  /* id in range, but not given to the device */
+    RING_FAULT_LENGTH,           /* more written than was writable */
+};
+
+/* Bytes of shared memory that a split ring of `size` descriptors needs. */
+size_t ring_split_bytes(unsigned size);
+/* NULL: no memory, or the configuration is impossible (size not a power of two or over 32768, parts
+ * too small). Thread context. The shared memory stays the caller's. */
+struct ring *ring_split_create(const struct ring_config *config) __must_check;
+void ring_destroy(struct ring *r);
+
+struct ring_addresses ring_addresses(const struct ring *r);
+unsigned ring_size(const struct ring *r);
+unsigned ring_free(const struct ring *r);       /* descriptors free now */
+unsigned ring_in_flight(const struct ring *r);  /* chains that the device has */
+enum ring_fault ring_fault(const struct ring *r);
+const char *ring_fault_text(enum ring_fault fault);
+
+/* Give the device a chain: `out` readable buffers, then `in` writable ones. The cookie (not NULL)
+ * comes back from ring_get. 0; -ENOSPC full now; -E2BIG never fits (more than `size` buffers, or
+ * over 4 GiB); -EINVAL nothing to add, or an empty buffer; -EIO broken. Any context. */
+int ring_add(struct ring *r, const struct virtio_buffer *bufs, unsigned out, unsigned in,
+             void *cookie) __must_check;
+/* True if the device asked for a doorbell for anything added since the last call. */
+bool ring_kick_prepare(struct ring *r) __must_check;
+/* Next completion: its cookie and the bytes written. NULL: none, or the ring is broken. */
+void *ring_get(struct ring *r, uint32_t *len);
+bool ring_has_used(const struct ring *r);
+void ring_interrupts_disable(struct ring *r);
+/* Ask for an interrupt with the next completion; true if one is there already. */
+bool ring_interrupts_enable(struct ring *r) __must_check;
+/* The device is reset: take back any chain still outstanding. NULL = none left. */
+void *ring_detach(struct ring *r);
+#endif

@@ -1,0 +1,401 @@
+/*
+ * Split virtqueue (virtio 1.2 section 2.7).
+ *
+ * Shared memory is written for the device and read with suspicion. What we need to know about a
+ * chain (its length, its table, its cookie) is kept in private memory, so a device that scribbles
+ * over the descriptors can spoil its own data, not ours.
+ *
+ * All indices run freely in 16 bits and are compared by subtraction.
+ */
+#include <weir/atomic.h>
+#include <weir/errno.h>
+#include <weir/mm.h>
+#include <weir/printk.h>
+#include <weir/string.h>
+
+#include "ring.h"
+#include "virtio_wire.h"
+
+#define NO_TABLE 0xffffu
+#define CHAIN_BYTES_MAX (1ULL << 32)
+
+/* Private twin of a descriptor. `next` links the free list, or the descriptors of a chain; the rest
+ * is meaningful at the head of an outstanding chain. */
+struct split_slot {
+    void *cookie;      /* NULL = not outstanding */
+    uint32_t in_bytes; /* writable bytes posted, clipped to 32 bits */
+    uint16_t next;
+    uint16_t count;    /* ring descriptors that the chain takes */
+    uint16_t table;    /* indirect table in use, or NO_TABLE */
+};
+
+/* Key: I immutable, o the owner's lock, w written by the device at any time. */
+struct ring {
+    uint16_t size;                        /* I */
+    uint16_t mask;                        /* I */
+    bool event_index;                     /* I */
+    bool strong_barriers;                 /* I */
+    uint16_t table_entries;               /* I */
+    volatile struct wire_descriptor *desc;/* I */
+    volatile struct wire_available *avail;/* I */
+    volatile struct wire_used *used;      /* I contents w */
+    volatile uint16_t *used_event;        /* I we write: interrupt when used passes this */
+    volatile uint16_t *avail_event;       /* I contents w: notify when avail passes this */
+    struct ring_memory parts, tables;     /* I */
+
+    uint16_t avail_index;                 /* o as published */
+    uint16_t kicked_index;                /* o avail_index at the last ring_kick_prepare */
+    uint16_t used_index;                  /* o next completion to take */
+    uint16_t free_head;                   /* o */
+    uint16_t free_count;                  /* o */
+    uint16_t in_flight;                   /* o */
+    uint16_t detach_next;                 /* o */
+    uint16_t table_count;                 /* o tables on the free stack */
+    uint16_t *table_stack;                /* o */
+    enum ring_fault fault;                /* o */
+    struct split_slot slots[];            /* o */
+};
+
+static size_t driver_offset(unsigned size)
+{
+    return sizeof(struct wire_descriptor) * size;
+}
+
+static size_t device_offset(unsigned size)
+{
+    /* flags, index, ring and used_event: 2 bytes each; the used ring wants 4-byte alignment. */
+    return ALIGN_UP(driver_offset(size) + 2 * (3 + size), 64);
+}
+
+size_t ring_split_bytes(unsigned size)
+{
+    return device_offset(size) + 6 + sizeof(struct wire_used_element) * size;
+}
+
+static void write_barrier(const struct ring *r)
+{
+    if (r->strong_barriers)
+        barrier_full();
+    else
+        barrier_write();
+}
+
+static void read_barrier(const struct ring *r)
+{
+    if (r->strong_barriers)
+        barrier_full();
+    else
+        barrier_read();
+}
+
+static bool config_is_possible(const struct ring_config *c)
+{
+    if (c->size == 0 || c->size > RING_SIZE_MAX || (c->size & (c->size - 1)))
+        return false;
+    return c->parts.bytes >= ring_split_bytes(c->size) && IS_ALIGNED(c->parts.phys, 16);
+}
+
+static void init_tables(struct ring *r, const struct ring_config *c)
+{
+    if (c->tables.bytes == 0 || c->table_entries < 2)
+        return;
+    r->table_entries = (uint16_t)MIN(c->table_entries, c->size);
+    size_t count = c->tables.bytes / (r->table_entries * sizeof(struct wire_descriptor));
+    count = MIN(count, (size_t)c->size);
+    r->table_stack = kcalloc(count, sizeof(uint16_t));
+    if (!r->table_stack)
+        return; /* direct chains only */
+    r->tables = c->tables;
+    while (r->table_count < count) {
+        r->table_stack[r->table_count] = r->table_count;
+        r->table_count++;
+    }
+}
+
+struct ring *ring_split_create(const struct ring_config *c)
+{
+    if (!config_is_possible(c))
+        return NULL;
+    struct ring *r = kzalloc(sizeof(*r) + c->size * sizeof(r->slots[0]));
+    if (!r)
+        return NULL;
+    r->size = (uint16_t)c->size;
+    r->mask = (uint16_t)(c->size - 1);
+    r->event_index = c->event_index;
+    r->strong_barriers = c->strong_barriers;
+    r->parts = c->parts;
+
+    char *base = c->parts.virt;
+    memset(base, 0, ring_split_bytes(c->size));
+    r->desc = (volatile struct wire_descriptor *)base;
+    r->avail = (volatile struct wire_available *)(base + driver_offset(c->size));
+    r->used = (volatile struct wire_used *)(base + device_offset(c->size));
+    r->used_event = &r->avail->ring[c->size];
+    r->avail_event = (volatile uint16_t *)&r->used->ring[c->size];
+
+    for (unsigned i = 0; i < c->size; i++) {
+        r->slots[i].next = (uint16_t)(i + 1);
+        r->slots[i].table = NO_TABLE;
+    }
+    r->free_count = r->size;
+    init_tables(r, c);
+    return r;
+}
+
+void ring_destroy(struct ring *r)
+{
+    if (!r)
+        return;
+    kfree(r->table_stack);
+    kfree(r);
+}
+
+struct ring_addresses ring_addresses(const struct ring *r)
+{
+    return (struct ring_addresses){
+        .descriptors = r->parts.phys,
+        .driver = r->parts.phys + driver_offset(r->size),
+        .device = r->parts.phys + device_offset(r->size),
+    };
+}
+
+unsigned ring_size(const struct ring *r)
+{
+    return r->size;
+}
+
+unsigned ring_free(const struct ring *r)
+{
+    return r->free_count;
+}
+
+unsigned ring_in_flight(const struct ring *r)
+{
+    return atomic_load_relaxed(&r->in_flight);
+}
+
+enum ring_fault ring_fault(const struct ring *r)
+{
+    return atomic_load_relaxed(&r->fault);
+}
+
+const char *ring_fault_text(enum ring_fault fault)
+{
+    switch (fault) {
+    case RING_OK:
+        return "no fault";
+    case RING_FAULT_INDEX:
+        return "used index ran ahead of what is outstanding";
+    case RING_FAULT_ID:
+        return "completion id out of range";
+    case RING_FAULT_NOT_OUTSTANDING:
+        return "completion of an id that is not outstanding";
+    case RING_FAULT_LENGTH:
+        return "more bytes written than were posted";
+    }
+    return "?";
+}
+
+static void fill(volatile struct wire_descriptor *d, const struct virtio_buffer *b, unsigned flags,
+                 uint16_t next)
+{
+    d->address = b->phys;
+    d->length = b->len;
+    d->flags = (uint16_t)flags;
+    d->next = next;
+}
+
+/* 0, or the error that the buffers themselves are. Sums the writable bytes. */
+static int check_chain(const struct ring *r, const struct virtio_buffer *bufs, unsigned out,
+                       unsigned in, uint64_t *in_bytes)
+{
+    uint64_t total = 0;
+    *in_bytes = 0;
+    if (out > r->size || in > r->size || out + in > r->size)
+        return -E2BIG;
+    if (out + in == 0)
+        return -EINVAL;
+    for (unsigned i = 0; i < out + in; i++) {
+        if (bufs[i].len == 0)
+            return -EINVAL;
+        total += bufs[i].len;
+        if (i >= out)
+            *in_bytes += bufs[i].len;
+    }
+    return total > CHAIN_BYTES_MAX ? -E2BIG : 0;
+}
+
+/* One ring descriptor that points to a table holding the chain. */
+static void add_indirect(struct ring *r, uint16_t head, const struct virtio_buffer *bufs,
+                         unsigned out, unsigned in)
+{
+    uint16_t table = r->table_stack[--r->table_count];
+    size_t offset = (size_t)table * r->table_entries * sizeof(struct wire_descriptor);
+    volatile struct wire_descriptor *t = (void *)((char *)r->tables.virt + offset);
+    unsigned n = out + in;
+    for (unsigned i = 0; i < n; i++) {
+        unsigned flags = (i >= out ? WIRE_DESC_WRITE : 0) | (i + 1 < n ? WIRE_DESC_NEXT : 0);
+        fill(&t[i], &bufs[i], flags, (uint16_t)(i + 1 < n ? i + 1 : 0));
+    }
+    struct virtio_buffer whole = { r->tables.phys + offset,
+                                   (uint32_t)(n * sizeof(struct wire_descriptor)) };
+    fill(&r->desc[head], &whole, WIRE_DESC_INDIRECT, 0);
+    r->slots[head].table = table;
+    r->slots[head].count = 1;
+    r->free_head = r->slots[head].next;
+    r->free_count--;
+}
+
+static void add_direct(struct ring *r, uint16_t head, const struct virtio_buffer *bufs,
+                       unsigned out, unsigned in)
+{
+    unsigned n = out + in;
+    uint16_t at = head;
+    for (unsigned i = 0; i < n; i++) {
+        unsigned flags = (i >= out ? WIRE_DESC_WRITE : 0) | (i + 1 < n ? WIRE_DESC_NEXT : 0);
+        uint16_t next = r->slots[at].next;
+        fill(&r->desc[at], &bufs[i], flags, i + 1 < n ? next : 0);
+        at = next;
+    }
+    r->slots[head].table = NO_TABLE;
+    r->slots[head].count = (uint16_t)n;
+    r->free_head = at;
+    r->free_count = (uint16_t)(r->free_count - n);
+}
+
+int ring_add(struct ring *r, const struct virtio_buffer *bufs, unsigned out, unsigned in,
+             void *cookie)
+{
+    uint64_t in_bytes;
+    assert(cookie);
+    if (r->fault)
+        return -EIO;
+    int error = check_chain(r, bufs, out, in, &in_bytes);
+    if (error)
+        return error;
+    unsigned n = out + in;
+    bool indirect = n > 1 && n <= r->table_entries && r->table_count > 0;
+    if (r->free_count < (indirect ? 1 : n))
+        return -ENOSPC;
+
+    uint16_t head = r->free_head;
+    if (indirect)
+        add_indirect(r, head, bufs, out, in);
+    else
+        add_direct(r, head, bufs, out, in);
+    r->slots[head].cookie = cookie;
+    r->slots[head].in_bytes = (uint32_t)MIN(in_bytes, (uint64_t)UINT32_MAX);
+    atomic_store_relaxed(&r->in_flight, (uint16_t)(r->in_flight + 1));
+
+    r->avail->ring[r->avail_index & r->mask] = head;
+    /* The device must see descriptors and ring entry before it sees the index that covers them. */
+    write_barrier(r);
+    r->avail_index++;
+    r->avail->index = r->avail_index;
+    return 0;
+}
+
+bool ring_kick_prepare(struct ring *r)
+{
+    /* Our index must be visible before we read what the device wants: it publishes its wish, then
+     * re-reads our index. Without the full barrier both could miss the other (store then load). */
+    barrier_full();
+    uint16_t now = r->avail_index, before = r->kicked_index;
+    r->kicked_index = now;
+    if (now == before || r->fault)
+        return false;
+    if (!r->event_index)
+        return !(r->used->flags & WIRE_USED_NO_NOTIFY);
+    /* Is the event among the entries before..now-1? In 16 bits, whatever wrapped. */
+    uint16_t event = *r->avail_event;
+    return (uint16_t)(now - event - 1) < (uint16_t)(now - before);
+}
+
+bool ring_has_used(const struct ring *r)
+{
+    return r->used->index != r->used_index;
+}
+
+static void recycle(struct ring *r, uint16_t head)
+{
+    struct split_slot *s = &r->slots[head];
+    s->cookie = NULL;
+    if (s->table != NO_TABLE) {
+        r->table_stack[r->table_count++] = s->table;
+        s->table = NO_TABLE;
+    }
+    uint16_t last = head;
+    for (unsigned i = 1; i < s->count; i++)
+        last = r->slots[last].next;
+    r->slots[last].next = r->free_head;
+    r->free_head = head;
+    r->free_count = (uint16_t)(r->free_count + s->count);
+    atomic_store_relaxed(&r->in_flight, (uint16_t)(r->in_flight - 1));
+}
+
+static void *broken(struct ring *r, enum ring_fault why)
+{
+    atomic_store_relaxed(&r->fault, why);
+    return NULL;
+}
+
+void *ring_get(struct ring *r, uint32_t *len)
+{
+    if (r->fault)
+        return NULL;
+    uint16_t pending = (uint16_t)(r->used->index - r->used_index);
+    if (!pending)
+        return NULL;
+    if (pending > r->in_flight)
+        return broken(r, RING_FAULT_INDEX);
+    /* The element, and the data it speaks of, are read only after the index that covers them. */
+    read_barrier(r);
+    volatile struct wire_used_element *e = &r->used->ring[r->used_index & r->mask];
+    uint32_t id = e->id, length = e->length; /* once: the device may change them under us */
+    if (id >= r->size)
+        return broken(r, RING_FAULT_ID);
+    void *cookie = r->slots[id].cookie;
+    if (!cookie)
+        return broken(r, RING_FAULT_NOT_OUTSTANDING);
+    if (length > r->slots[id].in_bytes)
+        return broken(r, RING_FAULT_LENGTH);
+    r->used_index++;
+    recycle(r, (uint16_t)id);
+    if (len)
+        *len = length;
+    return cookie;
+}
+
+void ring_interrupts_disable(struct ring *r)
+{
+    /* With event index the available flags stay 0; an event half the index space away never comes
+     * up, since at most 32768 completions can be outstanding. */
+    if (r->event_index)
+        *r->used_event = (uint16_t)(r->used_index + 0x8000);
+    else
+        r->avail->flags = WIRE_AVAIL_NO_INTERRUPT;
+}
+
+bool ring_interrupts_enable(struct ring *r)
+{
+    if (r->event_index)
+        *r->used_event = r->used_index;
+    else
+        r->avail->flags = 0;
+    /* The device must see the wish before we look at its index: a completion is then either seen
+     * here, or the device sees the wish and interrupts. */
+    barrier_full();
+    return ring_has_used(r);
+}
+
+void *ring_detach(struct ring *r)
+{
+    for (; r->detach_next < r->size; r->detach_next++) {
+        void *cookie = r->slots[r->detach_next].cookie;
+        if (!cookie)
+            continue;
+        recycle(r, r->detach_next);
+        return cookie;
+    }
+    return NULL;
+}
