@@ -41,6 +41,11 @@ void net_device_unregister(struct net_device *d);
 void net_device_link_changed(struct net_device *d);
 void net_device_tx_wake(struct net_device *d, unsigned queue);
 
+/* Bytes that belong to the stack in front of net_rx_segment.data (in each of them). */
+#define NET_RX_HEADROOM 96
+/* Writable bytes in front of the first segment of a frame to send: the driver's, for its header. */
+#define NET_TX_HEADROOM 32
+
 /* A received frame to the stack, from the receive queue's thread. `bufs` are driver buffers whose
  * ownership passes to the stack until free_fn(cookie of each). csum_ok: the device vouches for it;
  * needs_csum: partial checksum of a local sender (trusted, not on the wire). */
