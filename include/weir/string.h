@@ -5,6 +5,8 @@
 #if __STDC_HOSTED__
 #include <string.h>
 #include <stdio.h>
+#include <stdarg.h>
+#include <stdarg.h>
 #else
 #include <stdarg.h>
 void *memcpy(void *dst, const void *src, size_t n);
