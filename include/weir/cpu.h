@@ -67,6 +67,7 @@ static inline bool irq_enabled(void)
 #endif
 
 unsigned cpu_count(void);              /* CPUs that are up; constant after smp_init() */
+unsigned cpu_possible_count(void);     /* enabled in firmware's tables, at most CPU_MAX; constant, >= cpu_count() */
 struct cpu *cpu_by_id(unsigned id);    /* id < cpu_count() */
 
 /* Bring up every enabled CPU of the MADT (bounded wait, one retry; names those that did not come up).

@@ -34,6 +34,7 @@ enum page_flag {
     PAGE_HEAD = 1 << 6,      /* first page of an order > 0 allocation; refcount lives here */
     PAGE_TAIL = 1 << 7,      /* private points to the head */
     PAGE_RESERVED = 1 << 8,  /* not RAM, firmware, kernel image */
+    PAGE_SLAB = 1 << 9,      /* cut into heap objects */
 };
 
 struct pagecache;

@@ -7,10 +7,13 @@
 struct trapframe {
     uint64_t r15, r14, r13, r12, rbp, rbx;
     uint64_t r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi;
-    uint64_t orig_rax; /* system call number, or exception vector; -1 for interrupts */
+    uint64_t orig_rax; /* system call number; -1 for exceptions and interrupts (nothing to restart) */
     uint64_t error;    /* hardware error code or 0 */
     uint64_t rip, cs, rflags, rsp, ss;
 };
+/* Selectors of ring 3 in a trapframe (Linux's values). RFLAGS of a fresh program: 0x202. */
+#define TRAP_USER_CS 0x33
+#define TRAP_USER_SS 0x2b
 static inline bool trapframe_from_user(const struct trapframe *tf) { return (tf->cs & 3) == 3; }
 
 /* Page-fault error bits (SDM 3A 4.7). */
