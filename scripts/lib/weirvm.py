@@ -30,6 +30,9 @@ GUEST_IP, HOST_IP, PREFIX = "10.77.0.2", "10.77.0.1", 24
 TIMED_OUT = 124     # as timeout(1)
 QEMU_FAILED = 125   # QEMU did not start, or left in a way that is no guest status
 
+# What a healthy kernel never prints (a PANIC of PostgreSQL's own counts too).
+TROUBLE = re.compile(r"panic|assertion failed|stalled|lost interrupt|broken device|PANIC:", re.I)
+
 os.environ["PATH"] += os.pathsep + "/usr/sbin" + os.pathsep + "/sbin"
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
@@ -348,6 +351,14 @@ class Vm:
     def running(self):
         return self.process is not None and self.process.poll() is None
 
+    def seconds(self):
+        return time.monotonic() - self.started_at
+
+    def trouble(self):
+        """The first console line that no healthy run has, or None."""
+        with self.changed:
+            return next((line for line in self.lines if TROUBLE.search(line)), None)
+
     def write_console(self, data):
         self.process.stdin.write(data)
         self.process.stdin.flush()
@@ -402,7 +413,7 @@ class Vm:
         deadline = time.monotonic() + timeout
         self.wait_line(r"database system is ready to accept connections", timeout, since)
         self.sql("select 1", timeout=max(1, deadline - time.monotonic()))
-        return time.monotonic() - self.started_at
+        return self.seconds()
 
     def shut_down(self, timeout=120):
         """Power button, then the guest's status. VmError when it does not end."""
