@@ -35,7 +35,15 @@ struct aspace *aspace_fork(struct aspace *parent) __must_check;      /* NULL; pa
 void aspace_get(struct aspace *as);
 void aspace_put(struct aspace *as);
 struct pagetable *aspace_pagetable(struct aspace *as);
-struct aspace *aspace_current(void);  /* of the current task; NULL in kernel threads */
+struct aspace *aspace_current(void);  /* of the current thread; NULL in kernel threads that use none */
+/* Make the current thread use as (NULL = none) and return what it used before. References are the caller's
+ * business: the address space must stay referenced while a thread uses it. */
+struct aspace *aspace_use(struct aspace *as);
+/* Exec's choices, before anything else is mapped. Mappings without an address go below mmap_top. The stack area
+ * (grows down, to stack_limit bytes) ends at stack_top. -ENOMEM. */
+int aspace_set_layout(struct aspace *as, uint64_t mmap_top, uint64_t stack_top, uint64_t stack_limit, unsigned stack_prot) __must_check;
+void aspace_set_brk(struct aspace *as, uint64_t start);
+void aspace_set_stack_limit(struct aspace *as, uint64_t bytes);
 
 /* mmap of Linux: address or -errno. file may be NULL (MAP_ANONYMOUS). */
 int64_t aspace_mmap(struct aspace *as, uint64_t addr, uint64_t len, unsigned prot, unsigned flags, struct file *file, uint64_t offset) __must_check;
@@ -56,6 +64,11 @@ void futex_key_put(struct futex_key *k);
 struct shm_object *shm_object_create(uint64_t size) __must_check;    /* NULL */
 void shm_object_get(struct shm_object *o);
 void shm_object_put(struct shm_object *o);
+/* Give the object a page of its own choice at index (vDSO). Takes over the reference. Before it is mapped. */
+int shm_object_set_page(struct shm_object *o, uint64_t index, struct page *p) __must_check;
+/* Out of memory in a fault: make room (the Linux layer kills something) and return true to try again, false to
+ * fail with -ENOMEM. Thread context, no locks held. */
+void aspace_set_oom_hook(bool (*fn)(void));
 /* Counts for /proc/PID/statm, status, and the out-of-memory choice; bytes. */
 void aspace_usage(struct aspace *as, uint64_t *virtual_bytes, uint64_t *private_bytes, uint64_t *shared_bytes);
 int aspace_show_maps(struct aspace *as, struct seq *s);

@@ -35,6 +35,7 @@ enum page_flag {
     PAGE_TAIL = 1 << 7,      /* private points to the head */
     PAGE_RESERVED = 1 << 8,  /* not RAM, firmware, kernel image */
     PAGE_SLAB = 1 << 9,      /* cut into heap objects */
+    PAGE_ANONYMOUS = 1 << 10, /* private page of an address space; cleared by page_alloc */
 };
 
 struct pagecache;
