@@ -154,13 +154,14 @@ void fd_pin_cwd(struct process *p, struct dentry **out); /* referenced cwd; guar
 int fd_close(int fd);                             /* current process's; 0 or -EBADF */
 
 /* ---- signals: signal.c, signal_frame.c ---- */
-void signal_process_init(struct process *p);      /* fresh: all default */
+void signal_process_init(struct process *p);      /* fresh: all default; every member marked s, and its own locks */
 void signal_task_init(struct task *t);            /* fresh task: nothing blocked, nothing pending */
 void signal_task_end(struct task *t);             /* last thing before a task leaves its process: what only it could take goes on */
-void signal_fork(struct process *child, struct task *child_task, struct process *parent); /* handlers, mask, ignored kept; pending cleared */
+void signal_fork(struct process *child, struct task *child_task, struct process *parent); /* fresh child: signal_process_init and signal_task_init, then handlers, mask, altstack of the caller */
 void signal_exec(struct process *p);              /* handlers to default, ignored stay */
 void signal_process_end(struct process *p);       /* itimer off; before it becomes a zombie */
-/* Send. Any context (interrupt too). 0 or -errno. Caller need not hold locks; the _locked form holds process_tree_lock. */
+/* Send. Any context (interrupt too). 0 or -errno. Takes siglock; the caller may hold process_tree_lock. p (t's
+ * process) must be referenced or held by that lock. A process without tasks takes signals and forgets them. */
 int signal_send_process(struct process *p, int signo, const struct siginfo_weir *info);
 int signal_send_task(struct task *t, int signo, const struct siginfo_weir *info);
 /* Force on the current task for a fault: unblocks and resets to default if blocked or ignored. */

@@ -82,6 +82,8 @@
 #define ERESTARTSYS 512
 /* Restart only if no handler ran (futex with timeout, nanosleep family); else EINTR. */
 #define ERESTARTNOHAND 514
+/* EINTR whether a handler ran or not, but the swapped signal mask must go back (epoll_pwait). */
+#define ERESTART_NEVER 515
 /* Restart through restart_syscall with task->restart_block if no handler ran; else EINTR. */
 #define ERESTART_RESTARTBLOCK 516
 
