@@ -17,7 +17,7 @@ struct run_queue;
  * The first four members have fixed offsets that entry.S knows (see arch/x86_64/asm_offsets.h). */
 struct cpu {
     struct cpu *self;            /* I gs:0 */
-    struct thread *current;      /* o gs:8 */
+    struct thread *running;      /* o gs:8: what `current` reads */
     uint64_t kernel_rsp;         /* o gs:16 top of current's kernel stack, for SYSCALL */
     uint64_t user_rsp;           /* o gs:24 scratch for SYSCALL entry */
     unsigned id;                 /* I dense logical id */
