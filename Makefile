@@ -49,14 +49,15 @@ $(B)/weir.elf: $(KOBJ) $(KEXTRA_OBJ) arch/x86_64/weir.ld scripts/ksyms
 
 setup: ## install every package that building, testing and measuring need (root or sudo)
 	scripts/setup
-demo: all ## image, boot at SMP=48, short pgbench sweep from outside, plot, clean shutdown
+# setup comes first, and each script builds what it needs: a fresh machine has no compiler yet.
+demo: setup ## build, image, boot at SMP=48, short pgbench sweep from outside, plot, clean shutdown
 	scripts/demo
-check: ## everything that CI runs; ends with "N passed, N failed"
+check: setup ## everything that CI runs; ends with "N passed, N failed"
 	scripts/check
-soak: ## the long tests
+soak: setup ## the long tests
 	scripts/check --soak
 clean: ## remove build/
-	rm -rf $(B)
+	rm -rf $(B) build-clang
 compile_commands.json: Makefile ## for clangd and clang-tidy
 	@mkdir -p $(B) && (echo '['; for f in $(filter %.c,$(KSRC)); do \
 	  printf '%s{"directory":"%s","file":"%s","command":"$(CC) %s -c %s"}' "$$sep" "$(CURDIR)" "$$f" '$(subst ",\",$(KCFLAGS))' "$$f"; sep=,; done; echo ']') > $@
