@@ -24,6 +24,10 @@ enum thread_state {
     THREAD_DEAD,
     THREAD_NEW,
 };
+/* Or'ed into a sleeping state by schedule(), under the run queue's lock, once the thread is off its
+ * queue: from then on the waker must queue it. Without it, the thread is still on its way to schedule()
+ * and sees the wake-up there. One word, so each wake-up falls on exactly one side. */
+#define THREAD_PARKED 0x100u
 enum thread_pending { THREAD_SIGNAL = 1, THREAD_KILL = 2 };
 
 /* Key: I immutable, o the thread itself (or its creator before start), r the lock of its run queue,
@@ -41,10 +45,11 @@ struct thread {
     uint32_t pending;             /* a enum thread_pending */
     uint32_t refcount;            /* a */
     bool on_cpu;                  /* a still on its stack: a waker waits for false before moving it */
-    unsigned cpu;                 /* r where it runs, or last ran */
+    unsigned cpu;                 /* r where it runs, waits or last ran; the waker's while parked */
     struct cpumask affinity;      /* r */
     uint64_t runtime_ns;          /* r guest run time */
     uint64_t switches, migrations;/* r */
+    struct thread *move_next;     /* whoever moves it: list of threads between two queues */
     struct list all_link;         /* the thread list's lock */
     int tid;                      /* I unique */
     char name[16];                /* o */
@@ -69,6 +74,11 @@ void thread_set_affinity(struct thread *t, const struct cpumask *mask);
 /* Mark pending and wake if its sleep allows that. Any context. */
 void thread_interrupt(struct thread *t); /* THREAD_SIGNAL */
 void thread_kill(struct thread *t);      /* THREAD_KILL; also wakes interruptible */
+/* What it is doing, for display: enum thread_state without the parked mark. */
+static inline enum thread_state thread_state_of(struct thread *t)
+{
+    return (enum thread_state)(atomic_load_relaxed(&t->state) & ~THREAD_PARKED);
+}
 static inline bool thread_signal_pending(struct thread *t) { return atomic_load_relaxed(&t->pending) != 0; }
 /* Call fn for every thread with the list lock held (must not block): dumps and gdb. */
 void thread_for_each(void (*fn)(struct thread *, void *), void *arg);
@@ -98,7 +108,8 @@ struct waiter {
     struct list link;           /* queue's lock */
     struct wait_queue *queue;   /* queue's lock; NULL when not queued */
     /* Called with the queue's lock held and interrupts off; true if it consumed an exclusive wake-up.
-     * The default (thread waiter) wakes `thread`. */
+     * May take its own waiter off the queue (list_del, queue = NULL) and no other.
+     * The default (thread waiter) wakes `thread`; it consumes the wake-up only if the thread slept. */
     bool (*fn)(struct waiter *w, unsigned events);
     struct thread *thread;
     bool exclusive;
@@ -111,6 +122,7 @@ void wait_queue_remove(struct wait_queue *q, struct waiter *w);  /* harmless if 
 /* Queue w and set the current thread's state; then test the condition; then schedule(). */
 void prepare_wait(struct wait_queue *q, struct waiter *w, enum thread_state state);
 void finish_wait(struct wait_queue *q, struct waiter *w);        /* state back to runnable */
+/* events is handed to each waiter's fn; wake_all and wake_one pass ~0u: anything may have changed. */
 void wake_all(struct wait_queue *q);                             /* any context */
 void wake_one(struct wait_queue *q);                             /* all non-exclusive, one exclusive */
 void wake_events(struct wait_queue *q, unsigned events, unsigned exclusive_count);
@@ -152,25 +164,29 @@ int wait_schedule(enum thread_state state, uint64_t deadline_ns) __must_check;
 #define wait_event_interruptible_timeout(q, cond, deadline_ns) \
     wait_event_state(q, cond, THREAD_INTERRUPTIBLE, deadline_ns)
 
-/* ---- sleeping locks: thread context only ---- */
+/* ---- sleeping locks: thread context only. Memory of a mutex or rw_mutex may be freed only when no
+ * unlock can still be running on it (a reference count, not the lock itself, must say so). ---- */
 struct mutex {
-    struct thread *owner;   /* a NULL = free */
-    spinlock_t lock;        /* guards waiters */
+    uint64_t owner;         /* a struct thread * and MUTEX_FLAGS; 0 = free, nobody waits */
+    spinlock_t lock;        /* guards waiters, and every change of owner while somebody waits */
     struct list waiters;
 };
-#define MUTEX_INIT(name) { NULL, SPINLOCK_INIT, LIST_INIT((name).waiters) }
+#define MUTEX_FLAGS 3UL
+#define MUTEX_INIT(name) { 0, SPINLOCK_INIT, LIST_INIT((name).waiters) }
 void mutex_init(struct mutex *m);
 void mutex_lock(struct mutex *m); /* spins briefly while the owner runs, then sleeps (uninterruptible) */
 bool mutex_try_lock(struct mutex *m);
 void mutex_unlock(struct mutex *m);
 static inline bool mutex_is_mine(struct mutex *m);
 
-struct rw_mutex { /* many readers or one writer; a waiting writer stops new readers */
+/* Many readers or one writer; first come, first served, so nobody starves: whoever comes while others
+ * wait, waits too. The lock is handed to the first waiter (and to the readers right behind it). */
+struct rw_mutex {
     spinlock_t lock;
-    int readers;            /* -1 = writer */
-    unsigned writers_waiting;
-    struct wait_queue wait;
+    int readers;            /* lock; -1 = writer */
+    struct list waiters;    /* lock */
 };
+#define RW_MUTEX_INIT(name) { SPINLOCK_INIT, 0, LIST_INIT((name).waiters) }
 void rw_mutex_init(struct rw_mutex *m);
 void rw_read_lock(struct rw_mutex *m);
 void rw_read_unlock(struct rw_mutex *m);
@@ -179,15 +195,26 @@ void rw_write_unlock(struct rw_mutex *m);
 
 struct completion {
     struct wait_queue wait;
-    bool done;              /* a */
+    bool done;              /* wait.lock */
 };
 void completion_init(struct completion *c);
 void completion_complete(struct completion *c);  /* any context; c may be gone once the waiter returns */
 void completion_wait(struct completion *c);      /* uninterruptible */
 
 #if !__STDC_HOSTED__
-static inline bool mutex_is_mine(struct mutex *m) { return atomic_load_relaxed(&m->owner) == current; }
+static inline bool mutex_is_mine(struct mutex *m) { return (atomic_load_relaxed(&m->owner) & ~MUTEX_FLAGS) == (uint64_t)current; }
 #endif
+
+/* ---- what can be seen ---- */
+/* /proc/weir/sched: counters of each CPU. Returns characters written. Any context. */
+size_t sched_print_counters(char *buf, size_t size);
+/* Every CPU, run queue and thread on the console, with backtraces of threads that are off CPU. Takes
+ * no lock: it may be a lock that is stuck. Any context. */
+void sched_dump(const char *why);
+struct sched_totals { /* sums over all CPUs since boot */
+    uint64_t switches, wakes, kicks, kicks_saved, migrations, steals, balance_moves, ticks, halts, halts_with_work, stalls;
+};
+void sched_totals(struct sched_totals *out);
 
 /* ---- hooks that arch calls ---- */
 void sched_timer_interrupt(void);  /* the one-shot of this CPU fired; interrupts off */

@@ -31,7 +31,7 @@ struct timer {
     uint64_t deadline_ns;     /* the same */
     void (*fn)(struct timer *);
     unsigned cpu;             /* the same */
-    uint8_t state;            /* a idle, armed, running */
+    uint8_t state;            /* the same: 0 idle, 1 armed */
 };
 void timer_init(struct timer *t, void (*fn)(struct timer *));
 void timer_arm(struct timer *t, uint64_t deadline_ns); /* absolute monotonic; re-arms if armed */
