@@ -508,7 +508,7 @@ static void run_queue_create(unsigned id)
     timer_cpu_init(id);
     rq->cpu->rq = rq;
     rq->cpu->idle = rq->idle;
-    cpu_set_current(rq->cpu, rq->idle);
+    rq->cpu->running = rq->idle;
     run_queues[id] = rq;
     /* cpu_count may be seen before CPUs in between have come: `online` decides, and it is set last.
      * Release: whoever sees the bit sees the queue. */

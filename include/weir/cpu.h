@@ -31,9 +31,6 @@ struct cpu {
     void *arch;                  /* I TSS, GDT, stacks: private to arch */
 } __cacheline;
 
-/* For the first thread of a CPU and for dumps; arch_switch does it afterwards. (`current` is a macro below.) */
-static inline void cpu_set_current(struct cpu *c, struct thread *t) { c->current = t; }
-
 #if !__STDC_HOSTED__
 static inline struct cpu *this_cpu(void)
 {
