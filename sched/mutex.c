@@ -108,10 +108,10 @@ static void lock_slow(struct mutex *m)
 
 void mutex_lock(struct mutex *m)
 {
-    uint64_t free = 0;
-    if (likely(atomic_cas(&m->owner, &free, (uint64_t)current)))
+    uint64_t word = 0;
+    if (likely(atomic_cas(&m->owner, &word, (uint64_t)current)))
         return;
-    assert(owner_of(free) != current);
+    assert(owner_of(word) != current);
     if (mutex_try_lock(m) || spin_for(m))
         return;
     lock_slow(m);
