@@ -70,6 +70,7 @@ struct process {
     struct list tasks;                /* written with t and s held (t first), read with either */
     unsigned task_count;              /* t */
     struct list pid_link;             /* t pid hash */
+    struct list all_link;             /* t every process */
     uint32_t refcount;                /* a */
     struct wait_queue child_wait;     /* own lock: wait4 sleeps here */
     enum { PROCESS_RUNNING, PROCESS_ZOMBIE, PROCESS_REAPED } state; /* t */
@@ -77,14 +78,18 @@ struct process {
     bool exiting;                     /* t exit_group under way */
     struct process *vfork_parent;     /* t */
     struct completion *vfork_done;    /* t */
-    struct aspace *aspace;            /* o replaced by exec */
-    struct files *files;              /* I (shared by its tasks) */
+    struct aspace *aspace;            /* written by own tasks with t held; own tasks read it without */
+    struct files *files;              /* the same; one reference of the process and one of each task but the first */
     struct dentry *cwd, *exe;         /* o */
     mode_t umask;                     /* a */
     struct cred cred;                 /* I */
     char name[16];
-    char *command_line; size_t command_line_len; /* for /proc/PID/cmdline */
-    uint64_t start_ns;
+    uint64_t arg_start, arg_end;      /* o argument strings in program memory, for /proc/PID/cmdline */
+    uint64_t start_ns;                /* I */
+    int exit_signal;                  /* I sent to the parent; 0 = none */
+    bool execed;                      /* o an exec since fork (setpgid) */
+    bool dumpable;                    /* o */
+    struct completion *exec_wait;     /* t exec waits here for the other tasks to end */
     struct { uint64_t soft, hard; } rlimit[16]; /* o */
     /* signals: core/linux/signal.c */
     spinlock_t siglock;
@@ -109,6 +114,7 @@ struct task {
     struct process *process;          /* I */
     struct thread *thread;            /* I */
     struct list process_link;         /* t */
+    struct list tid_link;             /* t tid hash */
     sigset_weir blocked;              /* s (written by the task itself) */
     sigset_weir saved_mask; bool restore_mask; /* o pselect, ppoll, sigsuspend */
     struct sigpending_weir pending;   /* s */
@@ -133,6 +139,11 @@ void process_put(struct process *p);
 int process_next_pid(int after);                  /* smallest pid > after, 0 = none */
 /* Call fn for each process in the group with process_tree_lock held; returns how many. */
 unsigned process_group_for_each(int pgid, void (*fn)(struct process *, void *), void *arg);
+struct task *task_find_locked(int tid);           /* process_tree_lock held; any process's */
+/* Referenced address space and descriptor table of any process, NULL once it has ended. Any context. */
+struct aspace *process_aspace_get(struct process *p);
+struct files *process_files_get(struct process *p);
+uint64_t process_cpu_time_ns(struct process *p);  /* of all its tasks, the ended ones too */
 unsigned process_for_each(void (*fn)(struct process *, void *), void *arg);
 /* End the current task / the whole process with a Linux wait status. */
 __noreturn void task_exit(int status);

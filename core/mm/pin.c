@@ -107,3 +107,37 @@ void futex_key_put(struct futex_key *k)
     else if (k->kind == KEY_INODE)
         inode_put(k->object);
 }
+
+/* Whole pages at a time through the kernel's own mapping, so as need not be in use. */
+static int copy_remote(struct aspace *as, uint64_t addr, void *buf, size_t len, bool write)
+{
+    while (len) {
+        size_t part = MIN(len, PAGE_SIZE - (addr & PAGE_MASK));
+        struct page *p;
+        int r = aspace_pin(as, addr, part, write, &p, 1);
+        char *mem;
+
+        if (r < 0)
+            return r;
+        mem = (char *)page_virt(p) + (addr & PAGE_MASK);
+        if (write)
+            memcpy(mem, buf, part);
+        else
+            memcpy(buf, mem, part);
+        aspace_unpin(as, &p, 1);
+        addr += part;
+        buf = (char *)buf + part;
+        len -= part;
+    }
+    return 0;
+}
+
+int aspace_write(struct aspace *as, uint64_t addr, const void *src, size_t len)
+{
+    return copy_remote(as, addr, (void *)(uintptr_t)src, len, true);
+}
+
+int aspace_read(struct aspace *as, uint64_t addr, void *dst, size_t len)
+{
+    return copy_remote(as, addr, dst, len, false);
+}

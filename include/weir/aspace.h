@@ -74,5 +74,8 @@ void aspace_usage(struct aspace *as, uint64_t *virtual_bytes, uint64_t *private_
 int aspace_show_maps(struct aspace *as, struct seq *s);
 /* Pin program pages for I/O: referenced pages, copied at fork while pinned. Count pinned or -errno. */
 int aspace_pin(struct aspace *as, uint64_t addr, size_t len, bool write, struct page **pages, unsigned max) __must_check;
+/* Copy to and from any address space, used or not, as the program itself could: 0, -EFAULT, -ENOMEM. */
+int aspace_write(struct aspace *as, uint64_t addr, const void *src, size_t len) __must_check;
+int aspace_read(struct aspace *as, uint64_t addr, void *dst, size_t len) __must_check;
 void aspace_unpin(struct aspace *as, struct page **pages, unsigned count);
 #endif
