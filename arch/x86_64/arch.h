@@ -109,6 +109,7 @@ static inline struct arch_cpu *arch_of(struct cpu *c) { return c->arch; }
 extern struct cpu boot_cpu;
 void cpu_setup_boot(void);                   /* GDT, TSS, GS of the boot CPU on its static stacks */
 struct cpu *cpu_create(void) __must_check;   /* block, tables and stacks for one more; NULL */
+uint64_t cpu_stack_create(void);             /* top of one more idle stack; 0 = no memory */
 void cpu_load_tables(struct cpu *c);         /* GDT, TSS, IDT, GS, on the CPU itself */
 void cpu_enable_features(void);              /* CR0, CR4, EFER, XCR0, syscall MSRs; every CPU */
 void smap_patch(void);                       /* while text is writable */

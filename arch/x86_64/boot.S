@@ -66,6 +66,7 @@ boot_gdt_pointer:
     .word 31
     .long PHYS(boot_gdt)
     .balign 16
+    .globl boot_gdt_pointer_high
 boot_gdt_pointer_high:
     .word 31
     .quad boot_gdt

@@ -189,6 +189,12 @@ static void *stack_create(size_t size)
     return stack;
 }
 
+uint64_t cpu_stack_create(void)
+{
+    void *stack = stack_create(KSTACK_SIZE);
+    return stack ? (uint64_t)stack + KSTACK_SIZE : 0;
+}
+
 /* What a failed call leaves behind is kept: the boot goes on with fewer CPUs and says so. */
 struct cpu *cpu_create(void)
 {
