@@ -176,8 +176,8 @@ CASE(pids_differ_at_once)
             getppid() == me, gettid() == getpid());
         _exit(0);
     }
-    say("parent: pid unchanged %d, fork told the child's pid %d", getpid() == me, child != me && child > 0);
     wait_for(child);
+    say("parent: pid unchanged %d, fork told the child's pid %d", getpid() == me, child != me && child > 0);
 }
 
 CASE(private_memory_is_copied)
