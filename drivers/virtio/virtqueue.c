@@ -12,8 +12,9 @@
 
 #define NO_SOURCE (-1)
 /* Chains that can have an indirect table at the same time; more go direct. */
-#define TABLES_MAX 64u
-#define TABLE_ENTRIES_MAX 128u
+#define TABLES_MIN 32u
+#define TABLES_TOTAL 512u /* of a device, when it has few queues */
+#define TABLE_ENTRIES_MAX 64u
 
 /* Key: I immutable, o the owner's lock, a atomic. */
 struct virtqueue {
@@ -60,7 +61,8 @@ static void alloc_tables(struct virtqueue *q, struct ring_config *c, unsigned ma
     c->table_entries = MIN(MIN(max_segments, c->size), TABLE_ENTRIES_MAX);
     if (c->table_entries < 2 || !virtio_has(q->device, VIRTIO_F_INDIRECT_DESC))
         return;
-    for (unsigned count = MIN(c->size, TABLES_MAX); count && !q->table_pages; count /= 2)
+    unsigned wanted = MAX(TABLES_TOTAL / MAX(virtio_queue_count(q->device), 1u), TABLES_MIN);
+    for (unsigned count = MIN(c->size, wanted); count && !q->table_pages; count /= 2)
         q->table_pages = alloc_memory(count * c->table_entries * sizeof(struct wire_descriptor),
                                       &c->tables);
 }

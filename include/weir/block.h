@@ -1,9 +1,11 @@
 /*
  * Block devices and requests (core/block). Sectors are 512 bytes whatever the logical block size.
  *
- * A request is made by its submitter (embedded or slab), owned by the block core from block_submit until
- * `end` is called, exactly once. Its pages must stay referenced until then. Requests larger than the
- * device's limits are split and joined here; the submitter never sees EIO for size.
+ * A request is made by its submitter (embedded, slab, or on its stack when it waits), owned by the
+ * block core from block_submit until `end` is called, exactly once. Its pages and its segment list
+ * must stay until then. Requests larger than the device's limits are split and joined here; the
+ * submitter never sees an error for size. Submitting allocates nothing, so it cannot fail for memory;
+ * it may sleep for room in the device's queue.
  */
 #ifndef WEIR_BLOCK_H
 #define WEIR_BLOCK_H
@@ -11,57 +13,97 @@
 #include <weir/mm.h>
 #include <weir/sched.h>
 
-enum block_op { BLOCK_READ, BLOCK_WRITE, BLOCK_FLUSH, BLOCK_DISCARD, BLOCK_WRITE_ZEROES };
-struct block_segment { uint64_t phys; uint32_t len; }; /* multiples of 512 bytes */
+#define SECTOR_SHIFT 9
+#define SECTOR_SIZE  512u
+
+enum block_op { BLOCK_READ, BLOCK_WRITE, BLOCK_FLUSH, BLOCK_DISCARD, BLOCK_WRITE_ZEROES,
+                BLOCK_DRIVER_PRIVATE /* a driver's own, never from outside */ };
+/* Any length; the sum of a request is a multiple of the device's logical block. Neighbours in memory
+ * are joined on the way to the device. */
+struct block_segment { uint64_t phys; uint32_t len; };
+
+/* How far a request has been cut into device requests. */
+struct block_cursor { unsigned segment; uint32_t offset; uint64_t sector; };
 
 struct block_request {
     struct block_device *device;
     enum block_op op;
-    uint64_t sector;              /* first; 0 for flush */
-    uint64_t sector_count;        /* discard, write zeroes */
+    uint64_t sector;              /* first; 0 for flush; multiple of the logical block */
+    uint64_t sector_count;        /* discard, write zeroes; computed for reads and writes */
     struct block_segment *segments; unsigned segment_count;
     bool polled;                  /* may go to a polled queue; the submitter polls */
     /* Interrupt context (or the submitter's when it fails at once, or a poller): mark and wake only.
-     * status: 0, -EIO, -ENOSPC, -EOPNOTSUPP, -EROFS, -ENODEV (removed): only what the device said. */
+     * status: 0, -EIO, -EOPNOTSUPP, -EROFS, -ENODEV (removed), -EINVAL (not aligned to the logical
+     * block, or beyond the capacity); I/O errors only when the device said so. */
     void (*end)(struct block_request *r, int status);
     void *arg;
-    /* block core and driver */
-    struct list link; struct block_request *parent; uint32_t children; int status; void *driver_data;
-    uint64_t submit_ns;
+    /* Block core and driver. */
+    struct list link;             /* plug, submission list, list of finished ones */
+    uint32_t pieces;              /* a parts in flight, + 1 while it is being split */
+    int32_t status;               /* a the first error of a part */
+    struct block_cursor cursor;
+};
+
+struct block_limits {
+    unsigned max_segments;        /* of one device request, >= 1 */
+    uint32_t max_segment_bytes;   /* multiple of 512 */
+    uint64_t max_bytes;           /* of one device request, multiple of logical_block */
+    uint64_t max_discard_sectors, max_write_zeroes_sectors; /* of one device request */
+};
+struct block_stats { /* sums over the queues since boot */
+    uint64_t requests, device_requests, completions, doorbells, full_waits, in_flight;
 };
 struct block_device {
     char name[16];                /* vda, vdb ... in PCI order */
     uint64_t capacity_sectors;    /* a changes on resize */
     unsigned logical_block;       /* bytes */
+    unsigned physical_block;      /* bytes, for alignment */
     bool read_only, has_flush, has_discard, has_write_zeroes;
-    unsigned max_segments, max_segment_bytes, queue_count;
-    uint64_t max_bytes, max_discard_sectors;
+    bool removed;                 /* a */
+    unsigned queue_count;
+    struct block_limits limits;
     const struct block_driver_ops *ops;
     void *driver_data;
     char serial[21];
-    struct list link;
+    struct list link;             /* the device list's lock */
 };
 struct block_driver_ops {
-    /* Put requests (already split to fit) on hardware queue `queue`; ring the doorbell once for the
-     * list. May sleep for ring space with no lock held. Each request ends through block_end. */
+    /* Put requests on hardware queue `queue`; one doorbell for the list as far as there is room. May
+     * sleep for room with no lock held. The driver takes each off the list, cuts it with
+     * block_split_next and tells block_piece_done of each part. */
     void (*submit)(struct block_device *d, unsigned queue, struct list *requests);
-    bool (*poll)(struct block_device *d, unsigned queue);
+    bool (*poll)(struct block_device *d, unsigned queue); /* take completions; true if there were any */
+    void (*stats)(struct block_device *d, struct block_stats *out);
 };
-/* Drivers: */
+
+/* ---- for drivers ---- */
+/* Names the device and makes it visible. 0 or -EINVAL (impossible limits). */
 int block_register(struct block_device *d) __must_check;
-void block_unregister(struct block_device *d);      /* pending requests end with -ENODEV */
-void block_end(struct block_request *r, int status);/* any context */
-/* Users: */
+void block_unregister(struct block_device *d); /* new requests end with -ENODEV */
+/* One device request out of what is left of r: sectors [*sector, *sector + *sectors), and for reads and
+ * writes `*count` segments in `out` (room for limits.max_segments). False when nothing is left. A part
+ * is counted in r->pieces. Segments so scattered that the device cannot take one block of them end
+ * the request with -EINVAL. */
+bool block_split_next(struct block_request *r, struct block_segment *out, unsigned *count,
+                      uint64_t *sector, uint64_t *sectors);
+/* A part ended (or the splitting itself did). If it was the last: r goes to the tail of `done`. Any
+ * context; the driver ends those with block_end_list after its lock is released. */
+void block_piece_done(struct block_request *r, int status, struct list *done);
+void block_end_list(struct list *done);
+/* ---- for users ---- */
 struct block_device *block_find(const char *name);  /* NULL if absent */
 struct block_device *block_next(struct block_device *after); /* iterate; NULL starts and ends */
-void block_submit(struct block_request *r);         /* thread context */
+void block_submit(struct block_request *r);         /* thread context, no spinlock; may sleep */
 int block_submit_wait(struct block_request *r) __must_check; /* sets end; returns status */
-/* Plug: requests submitted by this thread between start and finish go out together, one doorbell a queue. */
+/* Plug: requests submitted by this thread between start and finish go out together, one doorbell a
+ * queue. Do not sleep for their completion before finish. */
 struct block_plug { struct list requests; };
 void block_plug_start(struct block_plug *p);
 void block_submit_plugged(struct block_plug *p, struct block_request *r);
 void block_plug_finish(struct block_plug *p);
 int block_flush(struct block_device *d) __must_check; /* waits; 0 when the device has no volatile cache */
-int block_read(struct block_device *d, uint64_t offset, void *buf, size_t len) __must_check; /* 512-aligned, waits */
+/* Synchronous, kernel memory; offset and len multiples of the logical block. */
+int block_read(struct block_device *d, uint64_t offset, void *buf, size_t len) __must_check;
 int block_write(struct block_device *d, uint64_t offset, const void *buf, size_t len) __must_check;
+void block_stats(struct block_device *d, struct block_stats *out);
 #endif

@@ -1,0 +1,44 @@
+/* Private to the virtio-blk driver: start-up (virtio_blk.c) and data path (blk_queue.c). */
+#ifndef WEIR_VIRTIO_BLK_H
+#define WEIR_VIRTIO_BLK_H
+#include <weir/block.h>
+#include <weir/virtio.h>
+
+#include "blk_wire.h"
+
+/* What the device reads and writes of one request, beside the data. Slots are made with the queue, so
+ * a submission never allocates. 64-byte slots of an aligned array cross no page. */
+struct blk_slot {
+    struct blk_header header;
+    struct blk_range range;
+    uint8_t status;
+    struct block_request *request; /* private to us from here */
+    struct blk_slot *next_free;
+} __cacheline;
+
+/* Key: I immutable after start, l lock (interrupts off), a atomic. */
+struct blk_queue {
+    spinlock_t lock;
+    struct blk_disk *disk;          /* I */
+    struct virtqueue *vq;           /* l; the pointer I */
+    struct blk_slot *slots;         /* I */
+    struct blk_slot *free;          /* l */
+    struct virtio_buffer *buffers;  /* l one chain: header, data, status */
+    bool interrupts;                /* I false = polled */
+    uint64_t completions;           /* a written under l; a full ring's waiters watch it */
+    struct wait_queue room;         /* submitters that wait for a completion; exclusive */
+    uint64_t requests, device_requests, doorbells, full_waits; /* l */
+} __cacheline;
+
+struct blk_disk {
+    struct virtio_device *virtio;   /* I */
+    struct block_device block;
+    struct blk_queue *queues;       /* I block.queue_count */
+};
+
+extern const struct block_driver_ops blk_block_ops;
+extern const struct irq_service blk_queue_service;
+int blk_queue_start(struct blk_disk *disk, unsigned index) __must_check;
+/* The device is reset: end what it had with `status`, once. */
+void blk_queue_abort(struct blk_queue *q, int status);
+#endif
