@@ -86,7 +86,8 @@ struct inode {
     struct rw_mutex lock;             /* i: writes, truncate and name changes exclusive; cached reads shared */
     uint32_t refcount;                /* a */
     void *private;                    /* I file system's */
-    struct list sb_link, dirty_link;
+    struct list hash_link;            /* inode hash bucket's lock */
+    struct list dirty_link;           /* the file system's */
 };
 struct inode_ops {
     /* Directory operations: dir->lock held for writing by the caller (the VFS). */
@@ -100,7 +101,15 @@ struct inode_ops {
     int (*rename)(struct inode *from_dir, const char *from, size_t from_len, struct inode *node,
                   struct inode *to_dir, const char *to, size_t to_len, struct inode *replaced);
     int (*readlink)(struct inode *i, char *buf, size_t size);      /* length */
+    /* Magic links of procfs: the place itself, whatever its path is now. */
+    int (*follow)(struct inode *i, struct dentry **out);           /* referenced */
+    struct file *(*reopen)(struct inode *i);                       /* a file without a path; referenced or NULL */
+    /* A page is about to be dirtied by write(): make sure there will be room for it. i held. */
+    int (*reserve)(struct inode *i, struct page *p);
+    /* Times or size were changed in core by read or write. Any lock may be held, must not block long. */
+    void (*touched)(struct inode *i, bool size_changed);
     int (*truncate)(struct inode *i, uint64_t size);               /* both ways; i held */
+    uint64_t (*blocks)(struct inode *i);                           /* 512-byte units in use; NULL: cached pages */
     int (*fallocate)(struct inode *i, int mode, uint64_t offset, uint64_t len);
     int (*sync)(struct inode *i, bool datasync);                   /* data, needed metadata, device flush back */
     int (*set_attributes)(struct inode *i);                        /* mode, owner, times changed in core */
@@ -130,7 +139,9 @@ struct file {
     struct inode *inode;        /* I NULL for anonymous files */
     struct dentry *dentry;      /* I NULL for anonymous files */
     void *private;              /* I ops owner's */
-    uint32_t writeback_error_seen; /* o: see inode error sequence (pagecache.h) */
+    uint32_t writeback_error_seen; /* a see inode error sequence (pagecache.h) */
+    uint64_t readahead_next;    /* a page index that a sequential reader asks for next */
+    uint32_t readahead_window;  /* a pages */
     struct list epoll_items;    /* core/linux/epoll: its lock */
 };
 
@@ -151,6 +162,8 @@ enum { VFS_NOFOLLOW = 1 };
 int vfs_lookup(struct dentry *cwd, const char *path, unsigned lookup_flags, const struct cred *c, struct dentry **out) __must_check;
 int vfs_stat(struct dentry *cwd, const char *path, unsigned lookup_flags, const struct cred *c, struct stat_weir *out) __must_check;
 int vfs_mkdir(struct dentry *cwd, const char *path, mode_t mode, const struct cred *c) __must_check;
+/* A socket or fifo inode (mode holds S_IFSOCK or S_IFIFO), for bind() of AF_UNIX and mkfifo. -EEXIST. */
+int vfs_mknod(struct dentry *cwd, const char *path, mode_t mode, const struct cred *c) __must_check;
 int vfs_rmdir(struct dentry *cwd, const char *path, const struct cred *c) __must_check;
 int vfs_unlink(struct dentry *cwd, const char *path, const struct cred *c) __must_check;
 int vfs_rename(struct dentry *from_cwd, const char *from, struct dentry *to_cwd, const char *to, const struct cred *c) __must_check;
@@ -165,7 +178,12 @@ int vfs_access(struct dentry *cwd, const char *path, int mode, const struct cred
 int vfs_statfs(struct dentry *cwd, const char *path, struct statfs_weir *out) __must_check;
 /* Absolute path of a dentry into buf (getcwd, /proc/self/exe): pointer into buf, or err_ptr. */
 char *vfs_path(struct dentry *d, char *buf, size_t size);
-struct dentry *vfs_root(void); /* referenced for the caller */
+struct dentry *vfs_root(void); /* referenced for the caller; NULL before a root is mounted */
+struct inode *dentry_inode(struct dentry *d); /* borrowed while d is referenced; NULL for a negative one */
+int vfs_permission(struct inode *i, unsigned may, const struct cred *c) __must_check; /* 4 read, 2 write, 1 execute; 0 or -EACCES */
+/* A file on an inode that the caller has referenced (memfd, shm): the reference passes to the file. */
+struct file *file_open_inode(struct inode *i, struct dentry *d, unsigned flags) __must_check; /* NULL without memory */
+int vfs_sync(void) __must_check; /* sync(2): everything written and flushed */
 
 /* On open files. */
 int file_stat(struct file *f, struct stat_weir *out) __must_check;
