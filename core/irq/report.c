@@ -14,13 +14,16 @@ static const char *const rung_names[] = {
 
 static size_t print_device(char *buf, size_t size, const struct irq_device *d)
 {
-    size_t n = (size_t)scnprintf(buf, size, "irq: %s: %u queues, ", d->name, d->demand.sources);
+    size_t n = (size_t)scnprintf(buf, size, "irq: %s: %u queue%s, ", d->name,
+                                  d->demand.sources, d->demand.sources == 1 ? "" : "s");
     if (d->demand.msix_entries)
-        n += (size_t)scnprintf(buf + n, size - n, "%u MSI-X entries, ", d->demand.msix_entries);
+        n += (size_t)scnprintf(buf + n, size - n, "%u MSI-X entr%s, ", d->demand.msix_entries,
+                               d->demand.msix_entries == 1 ? "y" : "ies");
     else if (d->demand.intx_gsi >= 0)
         n += (size_t)scnprintf(buf + n, size - n, "line %d, ", d->demand.intx_gsi);
     if (d->grant.vectors)
-        n += (size_t)scnprintf(buf + n, size - n, "%u vectors, ", d->grant.vectors);
+        n += (size_t)scnprintf(buf + n, size - n, "%u vector%s, ", d->grant.vectors,
+                               d->grant.vectors == 1 ? "" : "s");
     n += (size_t)scnprintf(buf + n, size - n, "%s\n", rung_names[d->grant.rung]);
     return n;
 }

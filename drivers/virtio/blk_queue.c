@@ -265,6 +265,7 @@ static void blk_stats(struct block_device *d, struct block_stats *out)
         out->doorbells += q->doorbells;
         out->full_waits += q->full_waits;
         out->in_flight += virtqueue_in_flight(q->vq);
+        out->queues_used += q->completions != 0;
     }
 }
 

@@ -52,6 +52,7 @@ struct block_limits {
 };
 struct block_stats { /* sums over the queues since boot */
     uint64_t requests, device_requests, completions, doorbells, full_waits, in_flight;
+    unsigned queues_used;     /* queues that have completed anything */
 };
 struct block_device {
     char name[16];                /* vda, vdb ... in PCI order */
