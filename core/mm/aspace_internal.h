@@ -194,5 +194,4 @@ static inline bool page_is_pinned(const struct page *p)
  * chunk that holds it, or NULL. -ENOMEM, -EIO beyond the end. May block. */
 int shm_object_page(struct shm_object *o, uint64_t index, struct page **out, struct page **chunk_head) __must_check;
 struct page *shm_object_find(struct shm_object *o, uint64_t index); /* NULL if absent */
-uint64_t shm_object_size(const struct shm_object *o);
 #endif

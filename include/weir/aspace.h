@@ -62,6 +62,7 @@ int aspace_futex_key(struct aspace *as, uint64_t addr, bool private, struct fute
 void futex_key_put(struct futex_key *k);
 
 struct shm_object *shm_object_create(uint64_t size) __must_check;    /* NULL */
+uint64_t shm_object_size(const struct shm_object *o);                /* whole pages */
 void shm_object_get(struct shm_object *o);
 void shm_object_put(struct shm_object *o);
 /* Give the object a page of its own choice at index (vDSO). Takes over the reference. Before it is mapped. */
