@@ -9,6 +9,7 @@
 #define CORE_NET_STACK_API_H
 #include <weir/compiler.h>
 
+struct stack;        /* kernel's */
 struct socket;       /* kernel's; the module only hands it back */
 struct net_device;   /* the same */
 struct tcp_handle;   /* a lwIP connection; valid until socket_tcp_gone() of its socket */
@@ -60,7 +61,8 @@ struct stack_counters {
 #define STACK_NETIF_TX_CSUM 1u
 
 struct module_ops {
-    void (*start)(uint64_t random_seed[2]);
+    /* `stack` comes back in the calls that name no socket. */
+    void (*start)(struct stack *stack, const uint64_t random_seed[2]);
     /* Run what is due; milliseconds until the next timer, STACK_NO_TIMER = none. */
     uint32_t (*run_timers)(void);
     /* Deliver what was sent to this machine itself; true if there was something. */
@@ -74,7 +76,8 @@ struct module_ops {
     int (*netif_dhcp)(struct netif_handle *n);
     bool (*netif_address)(struct netif_handle *n, uint32_t *ip, uint32_t *mask, uint32_t *gateway);
     void (*netif_announce)(struct netif_handle *n); /* gratuitous ARP */
-    void (*netif_input)(struct netif_handle *n, const struct stack_rx_piece *pieces, unsigned count);
+    /* verified: TCP and UDP sums need no look (the device did, or a local sender left them partial). */
+    void (*netif_input)(struct netif_handle *n, const struct stack_rx_piece *pieces, unsigned count, bool verified);
 
     struct tcp_handle *(*tcp_new)(struct socket *s);
     int (*tcp_bind)(struct tcp_handle *t, const struct stack_address *a, bool reuse);
@@ -111,13 +114,13 @@ struct module_ops {
 
 /* ---- what the kernel provides to the module ---- */
 /* The frame to d; 0, -ENOBUFS (dropped; tcp_output_all follows when there is room). */
-int stack_transmit(struct net_device *d, const struct stack_tx_piece *pieces, unsigned count);
-void stack_netif_changed(struct net_device *d);
+int stack_transmit(struct stack *st, struct net_device *d, const struct stack_tx_piece *pieces, unsigned count);
+void stack_netif_changed(struct stack *st, struct net_device *d);
 /* A SYN arrived for a listener: may a connection be made? Then either socket_tcp_accepted or _dropped follows. */
 bool socket_tcp_syn(struct socket *listener);
 void socket_tcp_syn_dropped(struct socket *listener);
 /* Handshake done: the socket of the new connection, NULL = refuse (RST). */
-struct socket *socket_tcp_accepted(struct socket *listener, struct tcp_handle *t);
+struct socket *socket_tcp_accepted(struct stack *st, struct socket *listener, struct tcp_handle *t);
 void socket_tcp_connected(struct socket *s);
 /* One piece of data in order: true = the kernel keeps `pbuf` (module_ops.pbuf_free later). */
 bool socket_tcp_data(struct socket *s, const void *data, uint32_t len, void *pbuf);

@@ -27,6 +27,9 @@ struct net_device {
 };
 struct net_segment { uint64_t phys; const void *virt; uint32_t len; };
 /* Checksum and segmentation wishes of one frame to send (virtio_net_hdr semantics). */
+#define NET_GSO_NONE 0
+#define NET_GSO_TCPV4 1
+#define NET_GSO_TCPV6 4
 struct net_tx_info { bool needs_csum; uint16_t csum_start, csum_offset; uint16_t gso_size; uint8_t gso_type; uint16_t header_len; };
 struct net_device_ops {
     /* Queue one frame on `queue`; done(cookie) is called when the device no longer needs the memory.
@@ -39,7 +42,9 @@ struct net_device_ops {
 int net_device_register(struct net_device *d) __must_check;
 void net_device_unregister(struct net_device *d);
 void net_device_link_changed(struct net_device *d);
+/* After -EAGAIN there is room again, or should be looked for. Thread context, driver's queue lock not held. */
 void net_device_tx_wake(struct net_device *d, unsigned queue);
+void net_device_announce(struct net_device *d); /* tell the neighbours our addresses (gratuitous ARP) */
 
 /* Bytes that belong to the stack in front of net_rx_segment.data (in each of them). */
 #define NET_RX_HEADROOM 96

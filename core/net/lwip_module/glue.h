@@ -14,6 +14,8 @@ static inline ip_addr_t glue_ip(uint32_t ip)
     return a;
 }
 
+extern struct stack *glue_stack; /* whose instance this is */
+
 void tcp_glue_start(void);
 void tcp_glue_trim_time_wait(void);
 /* A connection request for a pair of addresses that still waits in TIME_WAIT ends that wait. */

@@ -58,7 +58,7 @@ static err_t link_output(struct netif *netif, struct pbuf *p)
         if (q->tot_len == q->len)
             break;
     }
-    int r = stack_transmit(n->device, pieces, count);
+    int r = stack_transmit(glue_stack, n->device, pieces, count);
     if (flat)
         pbuf_free(flat);
     return r ? ERR_MEM : ERR_OK;
@@ -67,7 +67,7 @@ static err_t link_output(struct netif *netif, struct pbuf *p)
 static void status_changed(struct netif *netif)
 {
     struct netif_handle *n = netif->state;
-    stack_netif_changed(n->device);
+    stack_netif_changed(glue_stack, n->device);
 }
 
 static err_t netif_setup(struct netif *netif)
@@ -84,7 +84,7 @@ static err_t netif_setup(struct netif *netif)
     u16_t checksums = NETIF_CHECKSUM_GEN_IP | NETIF_CHECKSUM_GEN_ICMP | NETIF_CHECKSUM_CHECK_IP | NETIF_CHECKSUM_CHECK_ICMP;
     if (!(n->flags & STACK_NETIF_TX_CSUM))
         checksums |= NETIF_CHECKSUM_GEN_TCP | NETIF_CHECKSUM_GEN_UDP;
-    /* TCP and UDP sums of received frames are verified by core/net unless the device did. */
+    /* Whether TCP and UDP sums are looked at is said with each frame (glue_netif_input). */
     NETIF_SET_CHECKSUM_CTRL(netif, checksums);
     return ERR_OK;
 }
@@ -153,7 +153,8 @@ static void glue_netif_announce(struct netif_handle *n)
         etharp_gratuitous(&n->netif);
 }
 
-static void glue_netif_input(struct netif_handle *n, const struct stack_rx_piece *pieces, unsigned count)
+static void glue_netif_input(struct netif_handle *n, const struct stack_rx_piece *pieces, unsigned count,
+                             bool verified)
 {
     struct pbuf *head = NULL;
     uint32_t total = 0;
@@ -167,8 +168,13 @@ static void glue_netif_input(struct netif_handle *n, const struct stack_rx_piece
             pbuf_cat(head, p);
     }
     LWIP_ASSERT("a frame is at most 64 KiB", total <= 0xffff);
+    const u16_t sums = NETIF_CHECKSUM_CHECK_TCP | NETIF_CHECKSUM_CHECK_UDP;
+    u16_t checksums = n->netif.chksum_flags;
+    NETIF_SET_CHECKSUM_CTRL(&n->netif, verified ? checksums & ~sums : checksums | sums);
     if (ethernet_input(head, &n->netif) != ERR_OK)
         pbuf_free(head);
+    /* What this machine sends to its own address loops through here without sums. */
+    NETIF_SET_CHECKSUM_CTRL(&n->netif, checksums & ~sums);
 }
 
 static void glue_pbuf_free(void *p)

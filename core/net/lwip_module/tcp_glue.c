@@ -16,6 +16,8 @@
 
 static u8_t ext_id;
 static unsigned time_wait_limit = 512;
+static unsigned time_wait_new; /* since the list was last cut to length */
+#define TIME_WAIT_SLACK 16
 
 static void on_destroy(u8_t id, void *data)
 {
@@ -106,7 +108,7 @@ static err_t on_accept(void *arg, struct tcp_pcb *pcb, err_t err)
 {
     if (!pcb || err != ERR_OK)
         return ERR_VAL;
-    struct socket *s = socket_tcp_accepted(arg, (struct tcp_handle *)pcb);
+    struct socket *s = socket_tcp_accepted(glue_stack, arg, (struct tcp_handle *)pcb);
     tcp_ext_arg_set(pcb, ext_id, NULL); /* no longer half open */
     if (!s)
         return ERR_MEM;
@@ -285,10 +287,21 @@ static void glue_tcp_time_wait_limit(unsigned limit)
 
 void tcp_glue_trim_time_wait(void)
 {
-    /* The newest are at the head. */
+    /* The newest are at the head. A socket has nothing to expect from them any more. */
+    struct tcp_pcb *pcb, *next;
+    for (pcb = tcp_tw_pcbs; pcb && tcp_ext_arg_get(pcb, ext_id); pcb = pcb->next) {
+        tcp_err(pcb, NULL);
+        tcp_sent(pcb, NULL);
+        tcp_recv(pcb, NULL);
+        on_destroy(ext_id, tcp_ext_arg_get(pcb, ext_id));
+        tcp_ext_arg_set(pcb, ext_id, NULL);
+        time_wait_new++;
+    }
+    if (time_wait_new < TIME_WAIT_SLACK)
+        return;
+    time_wait_new = 0;
     unsigned seen = 0;
-    struct tcp_pcb *next;
-    for (struct tcp_pcb *pcb = tcp_tw_pcbs; pcb; pcb = next) {
+    for (pcb = tcp_tw_pcbs; pcb; pcb = next) {
         next = pcb->next;
         if (++seen > time_wait_limit)
             tcp_abort(pcb); /* in TIME_WAIT this only frees */
