@@ -43,6 +43,14 @@ def supervised_image():
     return path
 
 
+def machine(**options):
+    """VmConfig. WEIR_GUEST=linux runs the tests against a Linux guest instead: a test that fails there is wrong."""
+    if os.environ.get("WEIR_GUEST") == "linux":
+        import linuxguest
+        return linuxguest.LinuxConfig(**options)
+    return weirvm.VmConfig(**options)
+
+
 def copy_disk(source, directory, name="root.img"):
     path = os.path.join(directory, name)
     subprocess.run(["cp", "--sparse=always", "--reflink=auto", source, path], check=True)

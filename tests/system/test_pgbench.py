@@ -8,7 +8,7 @@ import time
 import pytest
 
 import weirvm
-from conftest import assert_balanced, assert_no_trouble, check_file_system, copy_disk
+from conftest import assert_balanced, assert_no_trouble, check_file_system, copy_disk, machine
 
 BOOT_S = 300
 
@@ -22,8 +22,8 @@ class Session:
 
     def start(self):
         self.starts += 1
-        config = weirvm.VmConfig(smp=self.smp, mem="2G", image=self.image, disks=[None] * 3, blk_queues=self.smp,
-                                 net_queues=8)
+        config = machine(smp=self.smp, mem="2G", image=self.image, disks=[None] * 3, blk_queues=self.smp,
+                         net_queues=8)
         self.vm = weirvm.Vm(config, console_path=os.path.join(self.directory, f"console.{self.starts}"))
         self.vm.start()
         self.vm.wait_postgres(BOOT_S)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import weirvm
-from conftest import SOAK, SUPERVISOR_PORT, assert_balanced, check_file_system, copy_disk
+from conftest import SOAK, SUPERVISOR_PORT, assert_balanced, check_file_system, copy_disk, machine
 
 BOOT_S = 300
 CUTS = 100 if SOAK else 10
@@ -25,7 +25,7 @@ def send_signal(vm, pid, signal):
 @pytest.mark.parametrize("smp", [1, 8])
 def test_server_recovers_from_a_killed_backend(smp, supervised_image, tmp_path):
     image = copy_disk(supervised_image, tmp_path)
-    config = weirvm.VmConfig(smp=smp, mem="2G", image=image)
+    config = machine(smp=smp, mem="2G", image=image)
     with weirvm.Vm(config, console_path=tmp_path / "console") as vm:
         vm.wait_postgres(BOOT_S)
         vm.pgbench("-q", "-i", "-s", 1)
@@ -80,7 +80,7 @@ class Writers:
 
 def run_until_the_cut(image, directory, number, first, rng):
     """Boots, checks nothing, loads for a while and cuts the power; the set of acknowledged numbers."""
-    config = weirvm.VmConfig(smp=4, mem="1G", image=image)
+    config = machine(smp=4, mem="1G", image=image)
     with weirvm.Vm(config, console_path=os.path.join(directory, f"console.{number}")) as vm:
         vm.wait_postgres(BOOT_S)
         vm.sql("create table if not exists acknowledged (n bigint)")
@@ -105,7 +105,7 @@ def test_power_cuts_lose_no_acknowledged_transaction(postgres_image, tmp_path):
         assert new, f"cut {cut}: nothing was acknowledged before it"
         acknowledged |= new
         check_file_system(image, repair=True)
-        config = weirvm.VmConfig(smp=4, mem="1G", image=image)
+        config = machine(smp=4, mem="1G", image=image)
         with weirvm.Vm(config, console_path=tmp_path / f"recovery.{cut}") as vm:
             vm.wait_postgres(BOOT_S)
             there = {int(n) for n in vm.sql("select n from acknowledged").split()}
