@@ -333,6 +333,14 @@ static bool usable(const struct policy_machine *m, unsigned cpu, const struct cp
     return bitmap_test(m->online.bits, cpu) && (!affinity || bitmap_test(affinity->bits, cpu));
 }
 
+bool policy_servable(const struct policy_machine *m, const struct cpumask *affinity)
+{
+    for (unsigned i = 0; i < BITMAP_WORDS(CPU_MAX); i++)
+        if (atomic_load_relaxed(&m->online.bits[i]) & (affinity ? atomic_load_relaxed(&affinity->bits[i]) : ~0ULL))
+            return true;
+    return false;
+}
+
 unsigned policy_place_new(struct policy_machine *m, unsigned creator, const struct cpumask *affinity)
 {
     if (!m->params->spread_new && usable(m, creator, affinity))

@@ -111,11 +111,11 @@ void sched_enqueue_anywhere(struct thread *t, unsigned target, enum policy_enque
         barrier_full(); /* cpu is visible before affinity is read: see thread_set_affinity */
         if (likely(policy_allowed(&t->entity, target)))
             break;
-        unsigned better = policy_place_wake(&machine, target, target, t->entity.affinity);
-        if (better == target)
-            break; /* no CPU of the mask is up */
+        if (!policy_servable(&machine, t->entity.affinity))
+            break;
         spin_unlock(&rq->lock);
-        target = better;
+        sched_kick(target); /* it may have been claimed for t: it must look, to show itself idle again */
+        target = policy_place_wake(&machine, target, target, t->entity.affinity);
     }
     bool look = enqueue_locked(rq, t, kind, clock_monotonic_ns());
     /* Claimed under the lock: t, and so its affinity, cannot go away, and whoever sees the waiting thread
@@ -277,8 +277,7 @@ static struct thread *choose_locked(struct run_queue *rq, bool may_block, uint64
     if (prev != rq->idle) {
         if (may_block && park_locked(prev)) {
             policy_stop(rq->policy, now_ns);
-        } else if (unlikely(!policy_allowed(&prev->entity, rq->id)) &&
-                   policy_place_wake(&machine, rq->id, rq->id, prev->entity.affinity) != rq->id) {
+        } else if (unlikely(!policy_allowed(&prev->entity, rq->id)) && policy_servable(&machine, prev->entity.affinity)) {
             policy_stop(rq->policy, now_ns);
             rq->push_prev = true;
         } else if (rq->policy->queued) {

@@ -114,7 +114,9 @@ static inline bool policy_allowed(const struct policy_entity *e, unsigned cpu)
     return !e->affinity || bitmap_test(e->affinity->bits, cpu);
 }
 
-/* ---- placement: no lock; each returns a CPU in affinity that is online ---- */
+/* ---- placement: no lock; each returns a CPU in affinity that is online, as long as policy_servable.
+ * If that CPU was idle it has been claimed: the caller must queue something there, or make it look. ---- */
+bool policy_servable(const struct policy_machine *m, const struct cpumask *affinity); /* some CPU of the mask is up */
 /* Claim an idle CPU allowed by affinity (NULL = any), searching from `start` upwards and round.
  * CPU_MAX if none. One atomic when it succeeds at first try; O(words of the mask). */
 unsigned policy_claim_idle(struct policy_machine *m, unsigned start, const struct cpumask *affinity);

@@ -1,5 +1,6 @@
 /* Threads, wait queues, sleeping locks and timers over pthreads. */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <string.h>

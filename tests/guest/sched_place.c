@@ -1,0 +1,200 @@
+/* Where threads run: fan-out, pulling, affinity, lone threads. */
+#include "sched_test.h"
+
+struct burner {
+    struct team *team;
+    uint32_t seen_cpu; /* a the last CPU it ran on */
+    uint64_t turns;
+};
+
+static void burn_until_stop(void *arg)
+{
+    struct burner *b = arg;
+    while (!atomic_load_relaxed(&b->team->stop)) {
+        atomic_store_relaxed(&b->seen_cpu, this_cpu()->id);
+        burn_ns(20 * NSEC_PER_USEC);
+        b->turns++;
+    }
+    team_leave(b->team);
+}
+
+static unsigned distinct_cpus(struct burner *b, unsigned n)
+{
+    struct cpumask mask = { 0 };
+    for (unsigned i = 0; i < n; i++)
+        bitmap_set(mask.bits, atomic_load_relaxed(&b[i].seen_cpu));
+    return bitmap_weight(mask.bits, CPU_MAX);
+}
+
+#define FAN 4
+
+/* Four threads made on one CPU sit on four CPUs after at most 20 ms. */
+GUEST_TEST(sched_fan_out)
+{
+    struct team team;
+    struct burner b[FAN] = { 0 };
+    GUEST_CHECK(team_init(&team, FAN));
+    for (unsigned i = 0; i < FAN; i++) {
+        b[i].team = &team;
+        GUEST_CHECK(team_add(&team, "fan", burn_until_stop, &b[i]));
+    }
+    team_start(&team);
+    sleep_ms(20);
+    unsigned cpus = distinct_cpus(b, FAN), want = MIN(cpu_count(), FAN);
+    atomic_store_relaxed(&team.stop, true);
+    GUEST_CHECK(team_finish(&team, 30));
+    log_info("fan-out: %u threads on %u CPUs after 20 ms", FAN, cpus);
+    GUEST_CHECK(cpus == want);
+    return 0;
+}
+
+/* The same when they begin in one queue: pinned to one CPU together, then set free. */
+GUEST_TEST(sched_pull)
+{
+    struct team team;
+    struct burner b[FAN] = { 0 };
+    struct cpumask all;
+    memset(&all, 0xff, sizeof(all));
+    GUEST_CHECK(team_init(&team, FAN));
+    for (unsigned i = 0; i < FAN; i++) {
+        b[i].team = &team;
+        struct thread *t = team_add(&team, "pull", burn_until_stop, &b[i]);
+        GUEST_CHECK(t);
+        team_pin(t, 0);
+    }
+    team_start(&team);
+    sleep_ms(10);
+    unsigned before = distinct_cpus(b, FAN);
+    for (unsigned i = 0; i < FAN; i++)
+        thread_set_affinity(team.threads[i], &all);
+    sleep_ms(20);
+    unsigned cpus = distinct_cpus(b, FAN);
+    atomic_store_relaxed(&team.stop, true);
+    GUEST_CHECK(team_finish(&team, 30));
+    GUEST_CHECK(before == 1);
+    GUEST_CHECK(cpus == MIN(cpu_count(), FAN));
+    GUEST_CHECK(scheduler_is_sound());
+    return 0;
+}
+
+/* A thread that runs alone on its CPU is never moved. */
+GUEST_TEST(sched_lone_thread_stays)
+{
+    struct team team;
+    struct burner b = { .team = &team };
+    GUEST_CHECK(team_init(&team, 1));
+    struct thread *t = team_add(&team, "lone", burn_until_stop, &b);
+    GUEST_CHECK(t);
+    team_start(&team);
+    sleep_ms(20);
+    uint64_t before = t->migrations;
+    sleep_ms(300);
+    uint64_t after = t->migrations;
+    atomic_store_relaxed(&team.stop, true);
+    GUEST_CHECK(team_finish(&team, 30));
+    GUEST_CHECK(before == after || cpu_count() == 1);
+    return 0;
+}
+
+struct pinned {
+    struct team *team;
+    unsigned cpu;      /* a where it must be */
+    uint32_t wrong;    /* a */
+};
+
+static void run_where_told(void *arg)
+{
+    struct pinned *p = arg;
+    while (!atomic_load_relaxed(&p->team->stop)) {
+        if (this_cpu()->id != p->cpu)
+            atomic_fetch_add(&p->wrong, 1);
+        burn_ns(50 * NSEC_PER_USEC);
+        sleep_until_ns(clock_monotonic_ns() + 50 * NSEC_PER_USEC);
+    }
+    team_leave(p->team);
+}
+
+/* Pinned threads stay, two to a CPU, whatever idles elsewhere. */
+GUEST_TEST(sched_affinity_holds)
+{
+    unsigned n = 2 * MIN(cpu_count(), 8u);
+    struct team team;
+    struct pinned p[16] = { 0 };
+    GUEST_CHECK(team_init(&team, n));
+    for (unsigned i = 0; i < n; i++) {
+        p[i] = (struct pinned){ .team = &team, .cpu = i / 2 };
+        struct thread *t = team_add(&team, "pinned", run_where_told, &p[i]);
+        GUEST_CHECK(t);
+        team_pin(t, p[i].cpu);
+    }
+    team_start(&team);
+    sleep_ms(200);
+    atomic_store_relaxed(&team.stop, true);
+    GUEST_CHECK(team_finish(&team, 30));
+    for (unsigned i = 0; i < n; i++)
+        GUEST_CHECK(!p[i].wrong);
+    GUEST_CHECK(scheduler_is_sound());
+    return 0;
+}
+
+struct mover {
+    struct team *team;
+    uint32_t wrong;
+};
+
+static void move_itself(void *arg)
+{
+    struct mover *m = arg;
+    for (unsigned i = 0; i < 4 * cpu_count() && i < 400; i++) {
+        unsigned cpu = (i * 7) % cpu_count();
+        team_pin(current, cpu);
+        m->wrong += this_cpu()->id != cpu;
+    }
+    team_leave(m->team);
+}
+
+/* A thread that narrows its own mask runs inside it when the call returns. */
+GUEST_TEST(sched_affinity_moves_the_caller)
+{
+    struct team team;
+    struct mover m = { &team, 0 };
+    GUEST_CHECK(team_init(&team, 1));
+    GUEST_CHECK(team_add(&team, "mover", move_itself, &m));
+    team_start(&team);
+    GUEST_CHECK(team_finish(&team, 60));
+    GUEST_CHECK(!m.wrong);
+    return 0;
+}
+
+/* A running and a waiting thread are moved from outside, while they run, wait and sleep. */
+GUEST_TEST(sched_affinity_moves_others)
+{
+    struct team team;
+    struct burner b[FAN] = { 0 };
+    uint32_t seed = 7;
+    GUEST_CHECK(team_init(&team, FAN));
+    for (unsigned i = 0; i < FAN; i++) {
+        b[i].team = &team;
+        GUEST_CHECK(team_add(&team, "moved", burn_until_stop, &b[i]));
+    }
+    team_start(&team);
+    unsigned wrong = 0;
+    for (unsigned round = 0; round < 20; round++) {
+        unsigned cpu[FAN];
+        for (unsigned i = 0; i < FAN; i++) {
+            cpu[i] = random_next(&seed) % cpu_count();
+            team_pin(team.threads[i], cpu[i]);
+        }
+        /* Each runs in its new place before long: wait for a turn begun after the move. */
+        for (unsigned i = 0; i < FAN; i++) {
+            uint64_t turns = atomic_load_relaxed(&b[i].turns), until = clock_monotonic_ns() + 5 * NSEC_PER_SEC;
+            while (atomic_load_relaxed(&b[i].turns) < turns + 2 && clock_monotonic_ns() < until)
+                sleep_ms(1);
+            wrong += atomic_load_relaxed(&b[i].seen_cpu) != cpu[i];
+        }
+    }
+    atomic_store_relaxed(&team.stop, true);
+    GUEST_CHECK(team_finish(&team, 60));
+    GUEST_CHECK(!wrong);
+    return 0;
+}
