@@ -100,6 +100,14 @@ int aspace_futex_key(struct aspace *as, uint64_t addr, bool private, struct fute
     return r;
 }
 
+void futex_key_get(struct futex_key *k)
+{
+    if (k->kind == KEY_SHM)
+        shm_object_get(k->object);
+    else if (k->kind == KEY_INODE)
+        inode_get(k->object);
+}
+
 void futex_key_put(struct futex_key *k)
 {
     if (k->kind == KEY_SHM)

@@ -59,7 +59,8 @@ int aspace_fault(struct aspace *as, uint64_t addr, unsigned fault_bits) __must_c
  * referenced until futex_key_put. */
 struct futex_key { void *object; uint64_t offset; uint32_t kind; };
 int aspace_futex_key(struct aspace *as, uint64_t addr, bool private, struct futex_key *out) __must_check;
-void futex_key_put(struct futex_key *k);
+void futex_key_get(struct futex_key *k);  /* one more reference of a key that is held; any context */
+void futex_key_put(struct futex_key *k);  /* any context unless it is the last reference */
 
 struct shm_object *shm_object_create(uint64_t size) __must_check;    /* NULL */
 uint64_t shm_object_size(const struct shm_object *o);                /* whole pages */
