@@ -208,7 +208,7 @@ void stack_netif_changed(struct stack *st, struct net_device *d)
         char a[16], g[16];
         format_ip(a, ip);
         format_ip(g, gateway);
-        log_info("net: %s: address %s/%u%s%s", d->name, a, (unsigned)__builtin_popcount(mask), gateway ? ", gateway " : "", gateway ? g : "");
+        log_info("net: %s: address %s/%u%s%s", d->name, a, bitmap_weight(&(uint64_t){ mask }, 32), gateway ? ", gateway " : "", gateway ? g : "");
     } else {
         log_warn("net: %s: no address any more", d->name);
     }

@@ -1,0 +1,76 @@
+/*
+ * virtio-net (virtio 1.2 section 5.1), private to its files.
+ *
+ * Each frame on a queue has a header in front:
+ *
+ *   0      flags        1 = the sum at csum_start is partial, 2 = sum verified (receive)
+ *   1      gso_type     0 none, 1 TCP over IPv4, 4 TCP over IPv6, +0x80 ECN
+ *   2..3   hdr_len      4..5 gso_size      6..7 csum_start     8..9 csum_offset
+ *   10..11 num_buffers  (modern, or mergeable buffers: the header is 12 bytes; else 10)
+ *
+ * Queues: 2i receives, 2i+1 transmits for pair i; the control queue comes behind the last possible pair.
+ * A pair has one irq source and one thread, which owns the receive ring; the transmit ring has a lock.
+ */
+#ifndef DRIVERS_VIRTIO_NET_H
+#define DRIVERS_VIRTIO_NET_H
+#include <weir/net.h>
+#include <weir/virtio.h>
+#include "drivers/virtio/virtio_net_header.h"
+
+#define RX_BUFFERS_MAX 64      /* of one frame; more is a lie */
+
+struct rx_slot;
+struct net_nic;
+
+struct tx_slot {
+    struct tx_slot *next;      /* free list */
+    void (*done)(void *cookie);
+    void *cookie;
+};
+
+/* Key: I immutable, o the pair's thread, x tx_lock, a atomic */
+struct net_pair {
+    struct net_nic *nic;       /* I */
+    unsigned index;            /* I */
+    struct virtqueue *rx;      /* I; used by o */
+    struct virtqueue *tx;      /* I; used under x */
+    struct thread *thread;     /* I */
+    struct wait_queue wait;
+    bool work;                 /* a the thread shall look */
+    bool armed;                /* a interrupts are on and the thread waits */
+    /* receiving */
+    unsigned posted, target;   /* o buffers with the device; how many there shall be */
+    struct net_rx_segment gathered[RX_BUFFERS_MAX]; /* o the frame being put together */
+    unsigned gathered_count, gathered_wanted;       /* o */
+    struct virtio_net_header gathered_header;       /* o */
+    uint64_t frames, lies, starved;                 /* o */
+    /* sending */
+    spinlock_t tx_lock;
+    struct tx_slot *slots, *free_slots; /* x */
+    bool tx_stopped;           /* x, read without: a frame was refused, its queue waits for room */
+} __cacheline;
+
+struct net_nic {
+    struct net_device net;
+    struct virtio_device *virtio;
+    unsigned max_pairs, pairs; /* I of the device; in use */
+    unsigned header_size;      /* I */
+    unsigned buffer_size;      /* I a receive buffer with headroom */
+    bool mergeable;            /* I */
+    bool registered;
+    bool config_work;          /* a */
+    struct net_pair *pair;     /* I [pairs] */
+    struct virtqueue *control; /* control_lock */
+    struct mutex control_lock;
+};
+
+int nic_rx_start(struct net_pair *p) __must_check;
+void nic_rx_thread(void *pair);
+void nic_rx_fill(struct net_pair *p);
+extern const struct irq_service nic_pair_service;
+int nic_tx_start(struct net_pair *p) __must_check;
+bool nic_tx_poll(struct net_pair *p);      /* reclaim; true = interrupts could not be armed, look again */
+void nic_tx_detach(struct net_pair *p);
+extern const struct net_device_ops nic_ops;
+void nic_config_work(struct net_nic *nic);
+#endif
