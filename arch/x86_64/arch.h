@@ -98,6 +98,7 @@ struct arch_cpu {
     void (*call_fn)(void *);      /* I while call_left > 0 */
     void *call_arg;
     uint32_t call_left;           /* a targets that have not finished */
+    bool call_asleep;             /* a the last target shall kick this CPU */
     /* Panic: where the NMI found this CPU. */
     uint64_t stopped_rip, stopped_rbp;
     bool stopped;                 /* a */

@@ -6,6 +6,9 @@
 #include <weir/string.h>
 #include "arch/x86_64/arch.h"
 
+/* An answer takes a few microseconds, unless the target's virtual CPU is not running: then this one should give
+ * its host CPU away. */
+#define SPINS 200
 #define REPORT_NS (5 * NSEC_PER_SEC)
 
 static void call_interrupt(unsigned vector, void *arg)
@@ -21,9 +24,11 @@ static void call_interrupt(unsigned vector, void *arg)
             bits &= bits - 1;
             struct arch_cpu *from = arch_of(cpus[caller]);
             from->call_fn(from->call_arg);
-            /* Full barrier: all that fn did is visible before the caller sees the count fall. It may
-             * start its next call at once, so nothing of `from` is touched after this. */
-            atomic_fetch_sub(&from->call_left, 1);
+            /* Full barrier: all that fn did is visible before the caller sees the count fall, and the count
+             * has fallen before call_asleep is read. The caller may be in its next call by then; a kick too
+             * many does no harm. */
+            if (atomic_fetch_sub(&from->call_left, 1) == 1 && atomic_load_relaxed(&from->call_asleep))
+                cpu_kick(caller);
         }
     }
 }
@@ -39,6 +44,25 @@ static void report_late(const struct cpumask *mask, unsigned self)
         if (i != self && bitmap_test(mask->bits, i) && bitmap_test(arch_of(cpus[i])->incoming.bits, self))
             log_warn("cross call from CPU %u: CPU %u has not answered for 5 s (still waiting)", self, i);
     }
+}
+
+static void wait_asleep(struct arch_cpu *a, const struct cpumask *mask, unsigned self)
+{
+    uint64_t report = clock_monotonic_ns() + REPORT_NS;
+    atomic_store_relaxed(&a->call_asleep, true);
+    for (;;) {
+        irq_disable();
+        barrier_full(); /* call_asleep is seen by the last target, or its count is seen here */
+        if (!atomic_load_acquire(&a->call_left))
+            break;
+        __asm__ volatile("sti; hlt" : : : "memory");
+        if (unlikely(clock_monotonic_ns() > report)) {
+            report_late(mask, self);
+            report = TIME_FOREVER;
+        }
+    }
+    irq_enable();
+    atomic_store_relaxed(&a->call_asleep, false);
 }
 
 void cpu_call(const struct cpumask *mask, void (*fn)(void *), void *arg)
@@ -64,12 +88,8 @@ void cpu_call(const struct cpumask *mask, void (*fn)(void *), void *arg)
             apic_send(cpus[i]->apic_id, ICR_FIXED(VECTOR_CALL));
     }
     /* Interrupts are on: calls to this CPU are served meanwhile. */
-    uint64_t report = clock_monotonic_ns() + REPORT_NS;
-    while (atomic_load_acquire(&a->call_left)) {
+    for (unsigned spins = 0; atomic_load_acquire(&a->call_left) && spins < SPINS; spins++)
         cpu_relax();
-        if (unlikely(clock_monotonic_ns() > report)) {
-            report_late(mask, c->id);
-            report = TIME_FOREVER;
-        }
-    }
+    if (atomic_load_acquire(&a->call_left))
+        wait_asleep(a, mask, c->id);
 }

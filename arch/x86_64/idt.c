@@ -53,6 +53,11 @@ void vector_set_handler(unsigned vector, vector_handler fn, void *arg)
     spin_unlock_irqrestore(&set_lock, flags);
 }
 
+vector_handler vector_get_handler(unsigned vector)
+{
+    return atomic_load_relaxed(&slots[vector].fn);
+}
+
 void vector_dispatch(unsigned vector, struct trapframe *tf)
 {
     struct cpu *c = this_cpu();

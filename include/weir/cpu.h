@@ -91,6 +91,7 @@ typedef void (*vector_handler)(unsigned vector, void *arg);
 #define VECTOR_FIRST 32
 #define VECTOR_COUNT 256
 void vector_set_handler(unsigned vector, vector_handler fn, void *arg);
+vector_handler vector_get_handler(unsigned vector); /* NULL = spurious */
 /* Vectors that arch keeps for itself (timer, reschedule, call, error, spurious): set bits. */
 void vector_reserved(uint64_t mask[4]);
 uint64_t vector_spurious_count(void);
