@@ -201,8 +201,8 @@ void policy_put(struct policy_cpu *c, uint64_t now_ns)
 void policy_stop(struct policy_cpu *c, uint64_t now_ns)
 {
     struct policy_entity *e = c->running;
-    floor_raise(c);
     c->running = NULL;
+    floor_raise(c); /* to those who stay: what e is owed must be measured against them, not against itself */
     e->last_ran_ns = now_ns;
     make_relative(c, e);
     load_publish(c);
