@@ -179,8 +179,6 @@ static int build_process(struct process *c, const struct clone_request *rq, stru
 static void discard_process(struct process *c, struct task *t)
 {
     sysv_shm_exit(c);
-    if (c->exe)
-        dentry_put(c->exe);
     process_release_resources(c);
     pid_free(c->pid);
     if (t)

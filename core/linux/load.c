@@ -2,6 +2,7 @@
 #include "elf.h"
 #include "task_internal.h"
 #include <weir/cmdline.h>
+#include <weir/random.h>
 #include <weir/trap.h>
 
 #define PIE_BASE       0x555555554000UL /* where Linux puts them; ASLR adds pages */

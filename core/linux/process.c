@@ -292,16 +292,19 @@ void process_release_resources(struct process *p)
     uint64_t flags = spin_lock_irqsave(&process_tree_lock);
     struct aspace *as = p->aspace;
     struct files *fs = p->files;
+    struct dentry *cwd = p->cwd, *exe = p->exe;
 
     p->aspace = NULL;
     p->files = NULL;
+    p->cwd = p->exe = NULL;
     spin_unlock_irqrestore(&process_tree_lock, flags);
     if (fs)
         files_put(fs);
     aspace_put(as);
-    if (p->cwd)
-        dentry_put(p->cwd);
-    p->cwd = NULL;
+    if (cwd)
+        dentry_put(cwd);
+    if (exe)
+        dentry_put(exe);
 }
 
 void process_set_name(struct process *p, const char *path)

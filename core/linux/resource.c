@@ -1,5 +1,6 @@
 /* Limits, use of resources, and what a program may know of the machine. */
 #include "task_internal.h"
+#include <weir/random.h>
 
 struct rlimit_weir {
     uint64_t soft, hard;

@@ -67,9 +67,6 @@ void sysv_shm_exit(struct process *p);
 /* Map it: address of its ELF header (AT_SYSINFO_EHDR), or 0. */
 uint64_t vdso_map(struct aspace *as);
 
-/* ---- core/lib or core/fs ---- */
-void random_bytes(void *buf, size_t len);
-
 /* ---- init.c ---- */
 __noreturn void init_ended(int wait_status);
 #endif
