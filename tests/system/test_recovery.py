@@ -78,39 +78,43 @@ class Writers:
             process.wait()
 
 
-def run_until_the_cut(image, directory, number, first, rng):
-    """Boots, checks nothing, loads for a while and cuts the power; the set of acknowledged numbers."""
-    config = machine(smp=4, mem="1G", image=image)
-    with weirvm.Vm(config, console_path=os.path.join(directory, f"console.{number}")) as vm:
-        vm.wait_postgres(BOOT_S)
-        vm.sql("create table if not exists acknowledged (n bigint)")
-        if vm.sql("select count(*) from pg_class where relname = 'pgbench_accounts'") == "0":
-            vm.pgbench("-q", "-i", "-s", 1)
-        load = vm.start_client([weirvm.postgres_client("pgbench"), "-n", "-c", "4", "-T", "600"],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
-        writers = Writers(vm, directory, first)
-        time.sleep(rng.uniform(2, 6))
-        vm.kill()
-        writers.stop()
-        load.kill()
-        load.wait()
-        return writers.acknowledged()
+def check_what_was_acknowledged(vm, acknowledged, cut):
+    there = {int(n) for n in vm.sql("select n from acknowledged").split()}
+    lost = acknowledged - there
+    assert not lost, f"after cut {cut}: {len(lost)} of {len(acknowledged)} acknowledged are lost, such as {min(lost)}"
+    assert_balanced(vm)
+
+
+def load_until_the_cut(vm, directory, first, seconds):
+    """tpcb-like load and writers, then no power; the set of acknowledged numbers."""
+    load = vm.start_client([weirvm.postgres_client("pgbench"), "-n", "-c", "4", "-T", "600"],
+                           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    writers = Writers(vm, directory, first)
+    time.sleep(seconds)
+    vm.kill()
+    writers.stop()
+    load.kill()
+    load.wait()
+    return writers.acknowledged()
 
 
 def test_power_cuts_lose_no_acknowledged_transaction(postgres_image, tmp_path):
     image, rng = copy_disk(postgres_image, tmp_path), random.Random(4711)
     acknowledged = set()
-    for cut in range(CUTS):
-        new = run_until_the_cut(image, tmp_path, cut, 1 + cut * 1000000, rng)
-        assert new, f"cut {cut}: nothing was acknowledged before it"
-        acknowledged |= new
-        check_file_system(image, repair=True)
+    for cut in range(CUTS + 1):
         config = machine(smp=4, mem="1G", image=image)
-        with weirvm.Vm(config, console_path=tmp_path / f"recovery.{cut}") as vm:
+        with weirvm.Vm(config, console_path=tmp_path / f"console.{cut}") as vm:
             vm.wait_postgres(BOOT_S)
-            there = {int(n) for n in vm.sql("select n from acknowledged").split()}
-            lost = acknowledged - there
-            assert not lost, f"cut {cut}: {len(lost)} of {len(acknowledged)} acknowledged are lost, such as {min(lost)}"
-            assert_balanced(vm)
-            assert vm.shut_down(120) == 0, vm.tail()
-        check_file_system(image)
+            if cut:
+                check_what_was_acknowledged(vm, acknowledged, cut)
+            else:
+                vm.sql("create table acknowledged (n bigint)")
+                vm.pgbench("-q", "-i", "-s", 1)
+            if cut == CUTS:
+                assert vm.shut_down(120) == 0, vm.tail()
+                break
+            new = load_until_the_cut(vm, tmp_path, 1 + cut * 1000000, rng.uniform(2, 6))
+            assert new, f"cut {cut}: nothing was acknowledged before it"
+            acknowledged |= new
+        check_file_system(image, repair=True)
+    check_file_system(image)
