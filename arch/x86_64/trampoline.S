@@ -64,6 +64,8 @@ ap_high:
     movl %eax, %ds
     movl %eax, %es
     lgdt boot_gdt_pointer_high
+    movq kernel_cr3, %rax       /* boot_pml4 maps the first GiB only: the stacks may lie above */
+    movq %rax, %cr3
     movl $1, %eax
     lock xaddl %eax, ap_next_stack
     cmpl ap_stack_count, %eax
@@ -71,8 +73,6 @@ ap_high:
     movq ap_stacks, %rdx
     movq (%rdx, %rax, 8), %rsp
     movl %eax, %edi
-    movq kernel_cr3, %rax
-    movq %rax, %cr3
     xorl %ebp, %ebp
     call ap_start
 1:  cli
