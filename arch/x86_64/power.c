@@ -28,6 +28,7 @@ void machine_exit(int status)
     outl(DEBUG_EXIT_PORT, (uint32_t)status);
     /* Still here: no such device. */
     sleep_s5();
+    clock_delay_ns(NSEC_PER_SEC); /* the machine goes down when its own loop comes round */
     console_panic_mode();
     log_error("this machine cannot be switched off by software; exit status %d", status);
     cpu_stop();
