@@ -43,6 +43,7 @@ _Static_assert(sizeof(struct frame_user) == 440, "Linux struct rt_sigframe");
 struct sw_bytes { uint32_t magic1, extended_size; uint64_t features; uint32_t state_size; uint32_t pad[7]; };
 
 #define RED_ZONE 128UL
+#define TRAP_PAGE_FAULT 14
 #define SS_ONSTACK 1u
 #define SS_DISABLE 2u
 #define SS_AUTODISARM 0x80000000u
@@ -237,7 +238,7 @@ static void context_save(struct sigcontext_user *c, const struct trapframe *tf)
         .r8 = tf->r8, .r9 = tf->r9, .r10 = tf->r10, .r11 = tf->r11, .r12 = tf->r12, .r13 = tf->r13, .r14 = tf->r14,
         .r15 = tf->r15, .rdi = tf->rdi, .rsi = tf->rsi, .rbp = tf->rbp, .rbx = tf->rbx, .rdx = tf->rdx, .rax = tf->rax,
         .rcx = tf->rcx, .rsp = tf->rsp, .rip = tf->rip, .rflags = tf->rflags, .cs = (uint16_t)tf->cs,
-        .ss = (uint16_t)tf->ss, .err = tf->error, .trapno = tf->orig_rax < 32 ? tf->orig_rax : 0,
+        .ss = (uint16_t)tf->ss, .err = tf->error,
     };
 }
 
@@ -289,7 +290,10 @@ int signal_frame_push(struct trapframe *tf, int signo, const struct siginfo_weir
     frame.uc.stack = altstack_describe(t, tf->rsp);
     context_save(&frame.uc.mcontext, tf);
     frame.uc.mcontext.oldmask = mask_to_restore;
-    frame.uc.mcontext.cr2 = SIGBIT(signo) & (SIGBIT(SIGSEGV) | SIGBIT(SIGBUS)) ? info->addr : 0;
+    if (info->code > 0 && (SIGBIT(signo) & (SIGBIT(SIGSEGV) | SIGBIT(SIGBUS)))) {
+        frame.uc.mcontext.cr2 = info->addr;
+        frame.uc.mcontext.trapno = TRAP_PAGE_FAULT;
+    }
     frame.uc.mcontext.fpstate = fp;
     frame.uc.sigmask = mask_to_restore;
     siginfo_to_user_layout(info, frame.info);
