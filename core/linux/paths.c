@@ -84,17 +84,15 @@ long sys_creat(const uint64_t a[6])
 static long do_mknod(int dirfd, uint64_t addr, uint64_t mode)
 {
     struct path_arg p;
-    struct file *f;
+    mode_t kind = mode & S_IFMT ? (mode_t)mode & S_IFMT : S_IFREG;
     long result;
 
-    if ((mode & S_IFMT) && !S_ISREG(mode))
-        return -EPERM; /* the one uid is not root, and named pipes are not offered */
+    if (kind == S_IFIFO)
+        return -EPERM; /* a named pipe could be made but not opened */
     result = path_arg_get(&p, dirfd, addr);
     if (result)
         return result;
-    result = vfs_open(p.base, p.path, O_CREAT | O_EXCL | O_WRONLY, masked(mode), cred(), &f);
-    if (!result)
-        file_put(f);
+    result = vfs_mknod(p.base, p.path, kind | masked(mode), cred());
     path_arg_put(&p);
     return result;
 }

@@ -198,6 +198,21 @@ long sys_fdatasync(const uint64_t a[6])
     return do_sync(a[0], true);
 }
 
+long sys_sync(const uint64_t a[6])
+{
+    (void)!vfs_sync();
+    return 0;
+}
+
+long sys_syncfs(const uint64_t a[6])
+{
+    struct file_ref r = file_ref_get(a[0]);
+    long result = r.file ? vfs_sync() : -EBADF;
+
+    file_ref_put(r);
+    return result;
+}
+
 long sys_sync_file_range(const uint64_t a[6])
 {
     struct file_ref r = file_ref_get(a[0]);

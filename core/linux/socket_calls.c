@@ -14,16 +14,34 @@
 
 /* ---- as a file ---- */
 
+/* Result of a wait as a call reports it. With a timeout a restart would start the time anew. */
+static int wait_result(int error, uint64_t deadline_ns)
+{
+    if (error == -ETIMEDOUT)
+        return -EAGAIN;
+    return error == -EINTR && deadline_ns == TIME_FOREVER ? -ERESTARTSYS : error;
+}
+
 /* Sleep until one of the events is there. 0 = look again, -EAGAIN at the timeout, -ERESTARTSYS or -EINTR. */
 static int socket_wait(struct socket_file *s, unsigned events, uint64_t deadline_ns)
 {
     struct wait_queue *q = s->ops->wait_queue(s);
-    int error = wait_event_interruptible_timeout(q, s->ops->poll(s) & events, deadline_ns);
 
-    if (error == -ETIMEDOUT)
-        return -EAGAIN;
-    /* With a timeout a restart would start the time anew. */
-    return error ? (deadline_ns == TIME_FOREVER ? -ERESTARTSYS : -EINTR) : 0;
+    return wait_result(wait_event_interruptible_timeout(q, s->ops->poll(s) & events, deadline_ns), deadline_ns);
+}
+
+static int wait_to_send(struct socket_file *s, struct socket_message *m, uint64_t deadline_ns)
+{
+    if (!s->ops->wait_to_send)
+        return socket_wait(s, WRITABLE, deadline_ns);
+    return wait_result(s->ops->wait_to_send(s, m, deadline_ns), deadline_ns);
+}
+
+static int wait_to_connect(struct socket_file *s, const struct sockaddr_buf *a, uint64_t deadline_ns)
+{
+    if (!s->ops->wait_to_connect)
+        return socket_wait(s, WRITABLE, deadline_ns);
+    return wait_result(s->ops->wait_to_connect(s, a, deadline_ns), deadline_ns);
 }
 
 static uint64_t socket_deadline(const uint64_t *timeout_ns)
@@ -83,7 +101,7 @@ ssize_t socket_send_message(struct file *f, struct socket_message *m)
             break;
         if (!deadline_ns)
             deadline_ns = socket_deadline(&s->send_timeout_ns);
-        n = socket_wait(s, WRITABLE, deadline_ns);
+        n = wait_to_send(s, m, deadline_ns);
         if (n)
             break;
     }
@@ -418,7 +436,7 @@ static long do_connect(struct file *f, const struct sockaddr_buf *a)
             atomic_store_relaxed(&s->connecting, true);
         if ((!under_way && result != -EAGAIN) || file_nonblocking(f))
             return result;
-        error = socket_wait(s, WRITABLE, deadline_ns);
+        error = wait_to_connect(s, a, deadline_ns);
         if (error)
             return error == -EAGAIN ? -EINPROGRESS : error;
         if (!under_way)

@@ -62,6 +62,9 @@ struct socket_family_ops {
     int (*name)(struct socket_file *s, bool peer, struct sockaddr_buf *out);
     int (*set_option)(struct socket_file *s, int level, int name, const void *value, size_t len);
     int (*get_option)(struct socket_file *s, int level, int name, void *value, size_t *len);
+    /* NULL: the socket's own readiness tells. Else sleep on what really holds it up: 0 = try again, -ETIMEDOUT, -EINTR. */
+    int (*wait_to_send)(struct socket_file *s, struct socket_message *m, uint64_t deadline_ns);
+    int (*wait_to_connect)(struct socket_file *s, const struct sockaddr_buf *a, uint64_t deadline_ns);
     unsigned (*poll)(struct socket_file *s);
     struct wait_queue *(*wait_queue)(struct socket_file *s);
     size_t (*readable_bytes)(struct socket_file *s);
