@@ -207,8 +207,10 @@ static int start_pairs(struct net_nic *nic)
         else
             nic->control = q;
     }
-    for (unsigned i = 0; i < nic->pairs; i++)
+    for (unsigned i = 0; i < nic->pairs; i++) {
+        nic->pair[i].irq_cpu = i % cpu_count();
         irq_bind(v->irq, i, i, &nic_pair_service, &nic->pair[i]);
+    }
     if (virtio_has(v, NET_F_STATUS))
         return virtio_config_start(v, 0, &config_service, nic);
     return 0;

@@ -44,6 +44,8 @@ struct net_pair {
     unsigned gathered_count, gathered_wanted;       /* o */
     struct virtio_net_header gathered_header;       /* o */
     uint64_t frames, lies, starved;                 /* o */
+    unsigned irq_cpu, seen_cpu;                     /* o where the interrupt goes; where the thread ran last */
+    uint64_t seen_since_ns;                         /* o */
     /* sending */
     spinlock_t tx_lock;
     struct tx_slot *slots, *free_slots; /* x */

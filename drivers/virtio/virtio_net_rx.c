@@ -15,6 +15,7 @@
 
 #define POLL_BUDGET 64
 #define RETRY_NS (20 * NSEC_PER_MSEC)
+#define FOLLOW_NS NSEC_PER_SEC /* the thread must have stayed so long; at most one move in that time */
 #define RX_MEMORY_SHARE 16 /* all receive buffers together: at most a 16th of memory */
 
 static void buffer_free(void *buffer)
@@ -110,6 +111,20 @@ static void detach(struct net_pair *p)
     nic_tx_detach(p);
 }
 
+/* An interrupt on the CPU where the thread will run wakes it without a message to another CPU. */
+static void follow_thread(struct net_pair *p)
+{
+    unsigned cpu = this_cpu()->id;
+    uint64_t now = clock_monotonic_ns();
+    if (cpu != p->seen_cpu) {
+        p->seen_cpu = cpu;
+        p->seen_since_ns = now;
+    } else if (cpu != p->irq_cpu && now - p->seen_since_ns >= FOLLOW_NS) {
+        p->irq_cpu = cpu;
+        irq_set_affinity(p->nic->virtio->irq, p->index, cpu);
+    }
+}
+
 void nic_rx_thread(void *pair)
 {
     struct net_pair *p = pair;
@@ -134,6 +149,7 @@ void nic_rx_thread(void *pair)
         uint64_t deadline = p->posted < p->target ? clock_monotonic_ns() + RETRY_NS : TIME_FOREVER;
         (void)wait_event_timeout(&p->wait, atomic_load_acquire(&p->work), deadline);
         (void)atomic_exchange(&p->work, false);
+        follow_thread(p);
     }
     detach(p);
     thread_exit();
