@@ -360,6 +360,10 @@ unsigned policy_place_wake(struct policy_machine *m, unsigned last, unsigned wak
 {
     bool last_usable = usable(m, last, affinity);
     if (m->params->wake_idle) {
+        /* An interrupt on an idle CPU: that one is awake already, any other would have to be woken. */
+        if (waker != last && bitmap_test(m->idle.bits, waker) && usable(m, waker, affinity) &&
+            bitmap_test_and_clear_atomic(m->idle.bits, waker))
+            return waker;
         if (last_usable && bitmap_test(m->idle.bits, last) && bitmap_test_and_clear_atomic(m->idle.bits, last))
             return last;
         unsigned cpu = policy_claim_idle(m, waker, affinity);

@@ -258,10 +258,21 @@ static void a_woken_thread_prefers_its_idle_cpu(void **state)
     make_machine(&policy_weir, 130);
     bitmap_set(machine.idle.bits, 3);
     bitmap_set(machine.idle.bits, 100);
-    assert_int_equal(policy_place_wake(&machine, 100, 3, NULL), 100);
+    assert_int_equal(policy_place_wake(&machine, 100, 90, NULL), 100);
     assert_false(bitmap_test(machine.idle.bits, 100));
     assert_int_equal(policy_place_wake(&machine, 100, 90, NULL), 3); /* the next one goes round */
     assert_int_equal(policy_place_wake(&machine, 100, 90, NULL), 100); /* none idles: it stays */
+}
+
+/* An interrupt on an idle CPU: it is awake already. */
+static void an_idle_waker_takes_the_thread(void **state)
+{
+    make_machine(&policy_weir, 130);
+    bitmap_set(machine.idle.bits, 3);
+    bitmap_set(machine.idle.bits, 100);
+    assert_int_equal(policy_place_wake(&machine, 100, 3, NULL), 3);
+    assert_false(bitmap_test(machine.idle.bits, 3));
+    assert_int_equal(policy_place_wake(&machine, 100, 3, NULL), 100); /* the second of that interrupt goes home */
 }
 
 static void placement_respects_affinity(void **state)
@@ -508,6 +519,7 @@ int main(void)
         cmocka_unit_test(new_threads_spread_even_if_each_sleeps_at_once),
         cmocka_unit_test(baseline_places_on_the_creator_and_wakes_on_the_last),
         cmocka_unit_test(a_woken_thread_prefers_its_idle_cpu),
+        cmocka_unit_test(an_idle_waker_takes_the_thread),
         cmocka_unit_test(placement_respects_affinity),
         cmocka_unit_test(cpus_that_are_not_up_are_never_chosen),
         cmocka_unit_test(a_lone_thread_is_never_taken),
