@@ -80,13 +80,13 @@ static void trap_syscall(struct trapframe *tf)
 
 static int trap_page_fault(uint64_t addr, unsigned fault_bits)
 {
-    struct aspace *as = aspace_current();
     struct task *task = current_task();
 
-    /* The futex code reads its word under a spinlock: it serves the fault itself, after unlocking. A kernel
-     * thread that borrows an address space has no task. */
-    if (as && task && unlikely(task->fault_disabled))
+    /* A self-test may load a page table of its own in a kernel thread: that is no address space of a program.
+     * The futex code reads its word under a spinlock: it serves the fault itself, after unlocking. */
+    if (!task || unlikely(task->fault_disabled))
         return -EFAULT;
+    struct aspace *as = aspace_current();
     return as ? aspace_fault(as, addr, fault_bits) : -EFAULT;
 }
 

@@ -164,13 +164,15 @@ class VmConfig:
             argv += ["-icount", "shift=0,sleep=on"]
         disks = ([self.image] if self.image else []) + list(self.disks)
         for i, path in enumerate(disks):
+            serial = ""
             if path is None:
+                serial = f",serial=scratch{i}"  # self-tests write to disks with such a serial, and to no other
                 path = os.path.join(scratch_dir, f"scratch{i}.img")
                 with open(path, "wb") as f:
                     f.truncate(1 << 30)
             snapshot = ",snapshot=on" if self.snapshot else ""
             argv += ["-drive", f"if=none,id=d{i},format=raw,file={path.replace(',', ',,')}{snapshot}",
-                     "-device", f"virtio-blk-pci,id=disk{i},drive=d{i},num-queues={queues}"]
+                     "-device", f"virtio-blk-pci,id=disk{i},drive=d{i},num-queues={queues}{serial}"]
         argv += network.qemu_args() + self.qemu_extra
         return argv + ["-kernel", self.kernel, "-append", self.kernel_command_line(network)]
 
