@@ -50,20 +50,6 @@ bool sched_steal(struct run_queue *rq)
     return false;
 }
 
-bool sched_work_for(unsigned cpu)
-{
-    for (unsigned i = 0; i < atomic_load_relaxed(&machine.cpu_count); i++) {
-        if (i == cpu || !bitmap_test(machine.online.bits, i) || atomic_load_relaxed(&machine.cpu[i].load) < 2)
-            continue;
-        spin_lock(&run_queues[i]->lock);
-        bool found = policy_steal_candidate(&machine.cpu[i], cpu);
-        spin_unlock(&run_queues[i]->lock);
-        if (found)
-            return true;
-    }
-    return false;
-}
-
 /* A thread waits on rq that another CPU could run: claim an idle CPU, which the caller kicks and which
  * will pull. rq is locked, and the overload has been published with a full barrier. */
 unsigned sched_claim_helper_locked(struct run_queue *rq, const struct cpumask *affinity)
@@ -78,14 +64,44 @@ unsigned sched_claim_helper_locked(struct run_queue *rq, const struct cpumask *a
     return cpu;
 }
 
-bool sched_claims_pending(void)
+/* Sum of all claims made, or 0 if some CPU has been claimed and has not finished its look. */
+static uint64_t claims_all_served(void)
 {
+    uint64_t sum = 1;
     for (unsigned i = 0; i < atomic_load_relaxed(&machine.cpu_count); i++) {
-        if (bitmap_test(machine.online.bits, i) &&
-            atomic_load_relaxed(&run_queues[i]->claims) != atomic_load_relaxed(&run_queues[i]->claims_served))
-            return true;
+        if (!bitmap_test(machine.online.bits, i))
+            continue;
+        uint64_t served = atomic_load_relaxed(&run_queues[i]->claims_served);
+        if (atomic_load_relaxed(&run_queues[i]->claims) != served)
+            return 0;
+        sum += served;
     }
-    return false;
+    return sum;
+}
+
+static bool work_on(unsigned victim, unsigned cpu)
+{
+    struct run_queue *v = run_queues[victim];
+    if (victim == cpu || !bitmap_test(machine.online.bits, victim) || atomic_load_relaxed(&v->policy->load) < 2)
+        return false;
+    spin_lock(&v->lock);
+    bool found = policy_steal_candidate(v->policy, cpu);
+    spin_unlock(&v->lock);
+    return found;
+}
+
+/* Work for an idle CPU that nobody is on the way to. Every claim made before the first sum has been served
+ * and none was made since, so the work seen in between has no claim: whoever queued it should have seen our
+ * idle bit, or we should have seen its overload. */
+bool sched_unclaimed_work_for(unsigned cpu)
+{
+    uint64_t claims = claims_all_served();
+    barrier_full();
+    bool found = false;
+    for (unsigned i = 0; claims && !found && i < atomic_load_relaxed(&machine.cpu_count); i++)
+        found = work_on(i, cpu);
+    barrier_full();
+    return found && claims == claims_all_served();
 }
 
 /* ---- push ---- */
@@ -172,8 +188,7 @@ void sched_detect_stall(struct run_queue *rq, uint64_t now_ns)
         if (suspect == rq->suspect_cpu && halts == rq->suspect_halts && rq->overloaded_since_ns < rq->suspect_ns) {
             /* The one that was claimed may be a virtual CPU that the host does not run: then another one is
              * the cure, and nothing is wrong here. */
-            if (!sched_claims_pending())
-                rq->n.stalls++;
+            rq->n.stalls += sched_unclaimed_work_for(suspect) && bitmap_test(machine.idle.bits, suspect);
             spin_lock(&rq->lock);
             unsigned helper = sched_claim_helper_locked(rq, NULL);
             spin_unlock(&rq->lock);

@@ -71,13 +71,16 @@ void rq_publish_locked(struct run_queue *rq, uint64_t now_ns)
     }
 }
 
-/* While others wait, this CPU takes a tick: for the end of the turn and for balance. */
+#define BALANCE_SOONEST_NS (200 * NSEC_PER_USEC) /* a queue that fills for a moment is not balanced */
+
+/* While others wait, this CPU takes a tick: for the end of the turn and for balance, which is due an
+ * interval after the last pass. An earlier tick that is armed already stays, so that switches, each of
+ * which comes here, do not put it off for ever. */
 static void tick_arm_locked(struct run_queue *rq, uint64_t now_ns)
 {
-    if (!rq->ticking || rq->next_balance_ns < now_ns)
-        rq->next_balance_ns = MAX(rq->next_balance_ns, now_ns + rq->balance_interval_ns);
     rq->ticking = true;
-    timer_set_tick(MIN(now_ns + policy_slice_left_ns(rq->policy), rq->next_balance_ns));
+    timer_set_tick(MIN(now_ns + policy_slice_left_ns(rq->policy),
+                       MAX(rq->next_balance_ns, now_ns + BALANCE_SOONEST_NS)));
 }
 
 /* True if rq's CPU must be told to look. */
@@ -456,8 +459,8 @@ static bool check_halts; /* verify each decision to halt against the queues them
 /* Work is there, we are not claimed, and nobody else is on the way to it: the protocol is broken. */
 static bool halts_beside_work(struct run_queue *rq)
 {
-    return machine.params->idle_pull && sched_work_for(rq->id) && !sched_claims_pending() &&
-           bitmap_test(machine.idle.bits, rq->id) && !told_to_look(rq);
+    return machine.params->idle_pull && sched_unclaimed_work_for(rq->id) && bitmap_test(machine.idle.bits, rq->id) &&
+           !told_to_look(rq);
 }
 
 static void halt(struct run_queue *rq)

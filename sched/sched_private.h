@@ -60,9 +60,8 @@ bool sched_steal(struct run_queue *rq);
 void sched_balance(struct run_queue *rq, uint64_t now_ns);
 /* A CPU to kick, so that it pulls from rq, or CPU_MAX. rq->lock held. */
 unsigned sched_claim_helper_locked(struct run_queue *rq, const struct cpumask *affinity);
-bool sched_claims_pending(void);            /* some CPU has been claimed for pulling and has not looked yet */
 void sched_detect_stall(struct run_queue *rq, uint64_t now_ns);
-bool sched_work_for(unsigned cpu);          /* some queue has work that cpu could take; takes locks */
+bool sched_unclaimed_work_for(unsigned cpu); /* work that the idle cpu could take and nobody is on the way to; takes locks */
 /* sched.c helpers for balance.c: lock held. */
 void rq_publish_locked(struct run_queue *rq, uint64_t now_ns);
 /* thread.c */
@@ -70,7 +69,7 @@ void thread_release_dead(struct thread *t); /* interrupts off, t off its stack f
 struct thread *thread_create_idle(unsigned cpu);
 /* timer.c: interrupts off, this CPU. */
 void timer_cpu_init(unsigned cpu);
-void timer_set_tick(uint64_t deadline_ns);  /* lazy: an earlier one-shot stays armed */
+void timer_set_tick(uint64_t deadline_ns);  /* an earlier one that is armed stays */
 void timer_before_halt(void);               /* exactly the next timer, or none */
 void sched_tick(uint64_t now_ns);           /* called by the timer interrupt when the tick is due */
 

@@ -149,8 +149,8 @@ void timer_cancel_sync(struct timer *t)
 void timer_set_tick(uint64_t deadline_ns)
 {
     struct timer_base *b = base_of_this_cpu();
-    b->tick_ns = deadline_ns;
-    program_at_most(b, deadline_ns);
+    b->tick_ns = MIN(b->tick_ns, deadline_ns);
+    program_at_most(b, b->tick_ns);
 }
 
 void timer_before_halt(void)
