@@ -220,8 +220,8 @@ CASE(accepted_socket_is_handed_to_a_child)
         _exit(0);
     }
     must(close(fd));
-    say("server: %s", status_text(wait_for(server)));
     say("client: %s", status_text(wait_for(client)));
+    say("server: %s", status_text(wait_for(server)));
 }
 
 CASE(descriptor_numbers)
