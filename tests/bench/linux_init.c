@@ -137,15 +137,8 @@ static void read_init_file(void)
     fclose(f);
 }
 
-/* The instruction that tests/bench/insncount.c takes as the end of boot. */
-static void mark(void)
-{
-    __asm__ volatile("xchg %bx, %bx");
-}
-
 static void run_application(pid_t *child)
 {
-    mark();
     *child = fork();
     if (*child)
         return;
