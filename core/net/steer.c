@@ -14,7 +14,7 @@ static inline uint16_t read_be16(const uint8_t *p)
 uint32_t steer_hash(uint32_t ip_a, uint32_t ip_b, uint16_t port_a, uint16_t port_b)
 {
     /* The same for both directions, so that a sender finds the queue that its answers come by. */
-    uint64_t x = (uint64_t)(ip_a ^ ip_b) << 32 | (uint32_t)((port_a ^ port_b) << 16 | (uint16_t)(port_a + port_b));
+    uint64_t x = (uint64_t)(ip_a ^ ip_b) << 32 | ((uint32_t)(port_a ^ port_b) << 16 | (uint16_t)(port_a + port_b));
     x ^= x >> 33;
     x *= 0xff51afd7ed558ccdUL;
     x ^= x >> 33;
