@@ -2,7 +2,6 @@
 #include "core/net/net_internal.h"
 
 #define BACKLOG_CAP 4096u
-#define HALF_OPEN_CAP 1024u
 
 /* ---- connecting ---- */
 
@@ -192,7 +191,9 @@ bool socket_tcp_syn(struct socket *l)
 {
     bool admit;
     spin_lock(&l->lock);
-    admit = !l->closed && l->accept_count + l->half_open < l->backlog + HALF_OPEN_CAP && l->accept_count <= l->backlog;
+    /* One more than the backlog, as Linux counts. Handshakes under way have their place already: a client that
+     * has seen our answer is connected, and must not be turned away afterwards. */
+    admit = !l->closed && l->accept_count + l->half_open <= l->backlog;
     if (admit)
         l->half_open++;
     spin_unlock(&l->lock);
