@@ -110,6 +110,7 @@ int filemap_zero_tail(struct inode *i, uint64_t from);
 void super_register(struct super_block *sb, const char *source, const char *target);
 uint64_t super_new_dev(void);
 void super_commit_all(void);
+int super_unmount_last(struct super_block *sb) __must_check; /* tests */
 int super_mount_at(struct super_block *sb, const char *path) __must_check;
 void super_for_each(void (*fn)(struct super_block *sb, void *arg), void *arg);
 struct dentry *root_dentry(void); /* not referenced; NULL without a root */

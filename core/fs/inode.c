@@ -66,6 +66,12 @@ void inode_get(struct inode *i) { atomic_fetch_add(&i->refcount, 1); }
 void inode_put(struct inode *i)
 {
     uint32_t old = atomic_load_relaxed(&i->refcount);
+    /* Deleted, and only dirtiness keeps it: what is dirty will never be read, so drop it instead of writing it. */
+    if (old > 1 && !atomic_load_relaxed(&i->nlink) && i->cache.ops &&
+        old - 1 == atomic_load_relaxed(&i->internal_refs) && atomic_load_relaxed(&i->cache.dirty_count)) {
+        pagecache_truncate(&i->cache, 0);
+        old = atomic_load_relaxed(&i->refcount);
+    }
     while (old > 1) {
         if (atomic_cas(&i->refcount, &old, old - 1))
             return;
@@ -79,14 +85,24 @@ void inode_put(struct inode *i)
     if (!last)
         return;
     /* Nobody else can reach it. Dirty pages hold a reference, so the cache is clean unless the file is deleted. */
+    pagecache_destroy(&i->cache);
     if (i->ops && i->ops->evict)
         i->ops->evict(i);
-    pagecache_destroy(&i->cache);
     atomic_fetch_sub(&count, 1);
     kfree(i);
 }
-void inode_hold_cache(struct pagecache *c) { inode_get(c->owner); }
-void inode_release_cache(struct pagecache *c) { inode_put(c->owner); }
+void inode_hold_cache(struct pagecache *c)
+{
+    struct inode *i = c->owner;
+    inode_get(i);
+    atomic_fetch_add(&i->internal_refs, 1);
+}
+void inode_release_cache(struct pagecache *c)
+{
+    struct inode *i = c->owner;
+    atomic_fetch_sub(&i->internal_refs, 1);
+    inode_put(i);
+}
 
 struct timespec_weir time_now(void)
 {

@@ -49,6 +49,10 @@ void *radix_get(void *root, uint64_t index)
 static int grow(struct radix_node **root, uint64_t index)
 {
     while (!covers(*root, index)) {
+        if (!(*root)->count) { /* new: it may as well be higher */
+            (*root)->shift = (uint8_t)((*root)->shift + SHIFT);
+            continue;
+        }
         struct radix_node *top = node_new((*root)->shift + SHIFT);
         if (!top)
             return -ENOMEM;

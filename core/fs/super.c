@@ -150,6 +150,19 @@ static void unmount_one(struct super_block *sb, void *arg)
             *(int *)arg = r;
     }
 }
+/* One file system off the list, clean; its root dentry is the caller's. Nothing in it may be open. */
+int super_unmount_last(struct super_block *sb)
+{
+    int r = 0;
+    writeback_all();
+    dentry_drop_unused(sb);
+    sync_one(sb, &r);
+    unmount_one(sb, &r);
+    mutex_lock(&mount_lock);
+    list_del(&sb->link);
+    mutex_unlock(&mount_lock);
+    return r;
+}
 int vfs_shutdown(void)
 {
     writeback_stop();

@@ -85,6 +85,7 @@ struct inode {
     struct pagecache cache;           /* its own locks; regular files */
     struct rw_mutex lock;             /* i: writes, truncate and name changes exclusive; cached reads shared */
     uint32_t refcount;                /* a */
+    uint32_t internal_refs;           /* a of them: held because something is dirty */
     void *private;                    /* I file system's */
     struct list hash_link;            /* inode hash bucket's lock */
     struct list dirty_link;           /* the file system's */
