@@ -12,7 +12,7 @@ KCFLAGS := -std=gnu11 -ffreestanding -O2 -g -fno-pic -fno-pie -mcmodel=kernel -m
 	-mgeneral-regs-only -fno-strict-aliasing -fno-common -fno-omit-frame-pointer \
 	-fstack-protector-strong -fno-asynchronous-unwind-tables -fcf-protection=none \
 	-mstack-protector-guard=global -ffunction-sections $(WARN) -Iinclude -I. -I$(B)/gen
-KLDFLAGS := -nostdlib -static -no-pie -Wl,--build-id=none -Wl,-z,max-page-size=4096 -Wl,-z,noexecstack \
+KLDFLAGS := -nostdlib -static $(if $(is_clang),,-no-pie) -Wl,--build-id=none -Wl,-z,max-page-size=4096 -Wl,-z,noexecstack \
 	-Wl,--no-warn-rwx-segments -T arch/x86_64/weir.ld
 ifdef ALLOW_UNRESOLVED
 KLDFLAGS += -Wl,--unresolved-symbols=ignore-all

@@ -1,0 +1,76 @@
+"""Boot, panic and power on the machines that QEMU can be: no disk, no program, only the kernel."""
+import pytest
+
+import weirvm
+from conftest import machine
+
+PANIC_STATUS = 101
+
+
+def run(tmp_path, append, smp=4, timeout=120, **options):
+    """(status, console) of a kernel that ends by itself."""
+    config = machine(smp=smp, mem=options.pop("mem", "512M"), net_queues=0, net="none", append=append, **options)
+    with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
+        status = vm.wait_exit(timeout)
+        return status, "\n".join(vm.lines)
+
+
+@pytest.mark.parametrize("kind, expected", [
+    ("panic", r"panic on CPU 0: on purpose"),
+    ("null", "address 0x8: nothing mapped, write"),
+    ("text", "no right to write"),
+    ("nx", "no right to execute"),
+    ("stack", "double fault"),
+    ("smash", "stack smashed"),
+    ("two", "on purpose, from CPU"),
+    ("again", "panic during panic"),
+    ("alone", "others deaf"),
+])
+def test_a_panic_names_its_cause_and_every_cpu(kind, expected, tmp_path):
+    status, console = run(tmp_path, f"crash={kind}")
+    assert status == PANIC_STATUS
+    assert expected in console
+    if kind not in ("again",):
+        for cpu in range(4):
+            assert f"CPU {cpu} (APIC id" in console
+        assert "did not answer" not in console
+    if kind == "stack":
+        assert "overflow+" in console  # symbols
+
+
+@pytest.mark.parametrize("kind", ["q35", "pc"])
+@pytest.mark.parametrize("how", ["acpi", "ctrl-c"])
+def test_the_power_button_reaches_its_hook(kind, how, tmp_path):
+    config = machine(smp=2, mem="256M", machine=kind, net_queues=0, net="none", append="hold=button")
+    with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
+        vm.wait_line("hold: waiting", 60)
+        if how == "acpi":
+            vm.power_button()
+        else:
+            vm.write_console(b"\x03")
+        assert vm.wait_exit(60) == 42
+
+
+@pytest.mark.parametrize("smp, options", [
+    (1, ""), (2, ""), (3, ""), (64, ""), (48, "sockets=16,cores=3"), (48, "sockets=4,cores=6,threads=2"),
+    (135, "sockets=9,cores=15"), (255, ""),
+])
+def test_every_cpu_comes_up(smp, options, tmp_path):
+    status, console = run(tmp_path, "test=each_cpu_has_its_own_block_and_stacks", smp=smp, smp_options=options,
+                          mem="1G", timeout=240)
+    assert status == 0
+    assert f"weir: {smp} CPUs" in console
+
+
+@pytest.mark.parametrize("mem, kind", [
+    ("64M", "pc"), ("256M", "q35"), ("3071M", "q35"), ("3073M", "pc"), ("3585M", "pc"), ("8G", "q35"), ("8G", "pc"),
+    ("1G", "pc-i440fx-7.0"), ("512M", "pc,hpet=off"), ("512M", "q35,pit=off,hpet=off"),
+])
+def test_memory_holes_and_clock_sources(mem, kind, tmp_path):
+    wanted = "each_cpu_has_its_own_block_and_stacks,sleep_ends_after_its_deadline_and_soon,page_below_a_limit_lies_below_it"
+    status, console = run(tmp_path, "test=" + wanted, smp=2, mem=mem, machine=kind)
+    assert status == 0
+    summary = next(line for line in console.splitlines() if "MiB free" in line)
+    free = int(summary.split("of memory, ")[1].split()[0])
+    size = int(mem[:-1]) * (1024 if mem.endswith("G") else 1)
+    assert free > size * 0.97 - 8
