@@ -70,7 +70,7 @@ class Threads(gdb.Command):
             if not running:
                 named = [symbol(a) for a in saved_frames(t, 6)]
                 where = next((n for n in named if not n.startswith(("arch_switch", "switch_", "schedule"))), where)
-            print(f"{int(t['tid']):6} {t['name'].string():16} {state_name(int(t['state'])):16} CPU {int(t['cpu']):3} {where}")
+            print(f"{int(t['tid']):6} {t['name'].string():16} {state_name(int(t['state']) & 0xff):16} CPU {int(t['cpu']):3} {where}")
 
 
 class Backtrace(gdb.Command):
