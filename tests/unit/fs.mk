@@ -1,3 +1,6 @@
 FS_TEST_SRC := $(wildcard core/fs/*.c core/fs/ext4/*.c) core/lib/crc32c.c core/lib/random.c core/lib/bitmap.c tests/unit/fs_disk.c
 UNIT_TESTS += ext4
 UNIT_SRC_ext4 := tests/unit/test_ext4.c $(FS_TEST_SRC)
+UNIT_TESTS += ext4_random ext4_crash
+UNIT_SRC_ext4_random := tests/unit/test_ext4_random.c $(FS_TEST_SRC)
+UNIT_SRC_ext4_crash := tests/unit/test_ext4_crash.c $(FS_TEST_SRC)
