@@ -54,8 +54,9 @@ CASE(fork_inside_a_handler)
 {
     handle(SIGUSR1, fork_again, SA_RESTART);
     must(kill(getpid(), SIGUSR1));
+    const char *status = status_text(wait_for(handler_child));
+    say("child: %s", status);
     say("parent: blocked %d", is_blocked(SIGUSR1));
-    say("child: %s", status_text(wait_for(handler_child)));
 }
 
 static void fork_and_return(int signal)
