@@ -93,7 +93,7 @@ static void remove_locked(struct pagecache *c, struct page *p)
 {
     radix_remove(&c->tree, p->index);
     bool dirty = atomic_fetch_and(&p->flags, ~PAGE_DIRTY) & PAGE_DIRTY;
-    if (dirty) {
+    if (dirty && c->ops) { /* memory-only caches mark pages but do not count them */
         c->dirty_count--;
         atomic_fetch_sub(&pagecache_dirty_total, 1);
     }
