@@ -19,7 +19,7 @@ $(LWIP_STAMP): scripts/fetch-lwip
 	scripts/fetch-lwip $(LWIP_SRC)
 	@touch $@
 # lwIP's own code is compiled with its warnings off where it is not ours to change; our port with all of them.
-$(LWIP_OBJ): $(B)/lwip/obj/%.o: $(LWIP_STAMP) core/net/lwip_module/include/lwipopts.h core/net/lwip_module/include/arch/cc.h
+$(LWIP_OBJ): $(B)/lwip/obj/%.o: $(LWIP_STAMP) $(wildcard core/net/lwip_module/include/*.h core/net/lwip_module/include/arch/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(LWIP_CFLAGS) -w -c $(LWIP_DIR)/$*.c -o $@
 $(LWIP_GLUE_OBJ): $(B)/lwip/obj/glue/%.o: core/net/lwip_module/%.c $(LWIP_STAMP)

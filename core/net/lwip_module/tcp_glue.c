@@ -205,6 +205,8 @@ static size_t glue_tcp_window(struct tcp_handle *t, size_t set)
     if (set && pcb->rcv_wnd > floor) {
         pcb->rcv_wnd = MAX((tcpwnd_size_t)set, floor);
         pcb->rcv_ann_wnd = MIN(pcb->rcv_ann_wnd, pcb->rcv_wnd);
+        /* lwIP believes that the SYN announced all of its window, and would keep to that. */
+        pcb->rcv_ann_right_edge = pcb->rcv_nxt + pcb->rcv_ann_wnd;
     }
     return pcb->rcv_wnd;
 }
@@ -332,6 +334,17 @@ void tcp_glue_before_input(const uint8_t *frame, uint32_t len)
             tcp_abort(pcb);
         return;
     }
+}
+
+signed char module_tcp_admit(struct tcp_pcb *pcb, const struct tcp_hdr *header, const struct pbuf *p)
+{
+    if (pcb->state == LISTEN)
+        return ERR_OK;
+    /* lwIP queues the first segment out of order without cutting it to the window, and asserts later that it
+     * fits: a peer that ignores our window must not stop the machine. */
+    uint32_t end = header->seqno + p->tot_len + ((TCPH_FLAGS(header) & TCP_FIN) ? 1 : 0);
+    bool overrun = TCP_SEQ_GT(header->seqno, pcb->rcv_nxt) && TCP_SEQ_GT(end, pcb->rcv_nxt + pcb->rcv_wnd);
+    return overrun && p->tot_len ? ERR_VAL : ERR_OK;
 }
 
 void tcp_glue_start(void)

@@ -73,6 +73,7 @@
 struct ip4_addr;
 #define LWIP_HOOK_TCP_ISN(local_ip, local_port, remote_ip, remote_port) \
     module_tcp_isn((local_ip)->addr, (local_port), (remote_ip)->addr, (remote_port))
+#define LWIP_HOOK_TCP_INPACKET_PCB(pcb, hdr, optlen, opt1len, opt2, p) module_tcp_admit((pcb), (hdr), (p))
 
 /* Checksums are chosen per interface and verified before input where the device did not. */
 #define LWIP_CHECKSUM_CTRL_PER_NETIF 1
