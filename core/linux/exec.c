@@ -3,34 +3,23 @@
 #include "linuxio.h"
 #include <weir/trap.h>
 
-/* One string of the program's, grown into until it fits. */
+#define STRING_LIMIT (128UL << 10) /* one argument, as Linux */
+
+/* One string of the program's, with room that grows until it fits. */
 static int add_user_string(struct exec_strings *s, uint64_t addr)
 {
-    const size_t limit = 128UL << 10;
+    ssize_t n = -ENAMETOOLONG;
 
-    for (size_t room = 256; room <= limit; room *= 4) {
-        ssize_t n;
-        /* exec_add_string makes room: an empty string of the right size is not needed, so reserve by growing. */
-        if (s->capacity - s->len < room) {
-            size_t capacity = MAX(s->capacity * 2, s->len + room);
-            char *data;
-            if (capacity > (4UL << 20))
-                return -E2BIG;
-            data = krealloc(s->data, s->capacity, capacity);
-            if (!data)
-                return -ENOMEM;
-            s->data = data;
-            s->capacity = capacity;
-        }
+    for (size_t room = 256; n == -ENAMETOOLONG && room <= STRING_LIMIT; room *= 8) {
+        int r = exec_reserve_strings(s, room);
+        if (r)
+            return r;
         n = copy_string_from_user(s->data + s->len, addr, room);
-        if (n >= 0) {
-            s->len += (size_t)n + 1;
-            return s->len > (2UL << 20) ? -E2BIG : 0;
-        }
-        if (n != -ENAMETOOLONG)
-            return (int)n;
     }
-    return -E2BIG;
+    if (n < 0)
+        return n == -ENAMETOOLONG ? -E2BIG : (int)n;
+    s->len += (size_t)n + 1;
+    return 0;
 }
 
 static int add_user_vector(struct exec_strings *s, uint64_t vector, unsigned *count)

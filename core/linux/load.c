@@ -38,7 +38,7 @@ static uint64_t random_pages(uint64_t mask)
 
 /* ---- strings ---- */
 
-static int strings_reserve(struct exec_strings *s, size_t more)
+int exec_reserve_strings(struct exec_strings *s, size_t more)
 {
     size_t capacity = s->capacity ? s->capacity : 4096;
     char *data;
@@ -60,7 +60,7 @@ static int strings_reserve(struct exec_strings *s, size_t more)
 int exec_add_string(struct exec_strings *s, const char *text)
 {
     size_t len = strlen(text) + 1;
-    int r = len > STRING_LIMIT ? -E2BIG : strings_reserve(s, len);
+    int r = len > STRING_LIMIT ? -E2BIG : exec_reserve_strings(s, len);
 
     if (r)
         return r;
@@ -73,7 +73,7 @@ int exec_add_string(struct exec_strings *s, const char *text)
 static int strings_replace_first(struct exec_strings *s, const char *text, size_t len, unsigned count)
 {
     size_t old = s->argc ? strlen(s->data) + 1 : 0;
-    int r = strings_reserve(s, len);
+    int r = exec_reserve_strings(s, len);
 
     if (r)
         return r;
@@ -227,7 +227,7 @@ static unsigned fill_aux(uint64_t aux[2 * AUX_MAX], const struct executable *mai
 {
     const uint64_t entries[][2] = {
         {AT_SYSINFO_EHDR, at->vdso},
-        {AT_MINSIGSTKSZ, 1024 + fpu_state_size()},
+        {AT_MINSIGSTKSZ, MAX(2048UL, 1024 + fpu_state_size())},
         {AT_HWCAP, cpuid_features()},
         {AT_PAGESZ, PAGE_SIZE},
         {AT_CLKTCK, 100},

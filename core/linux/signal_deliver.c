@@ -123,6 +123,11 @@ static bool deliver_one(struct trapframe *tf, bool *restart)
         spin_unlock_irqrestore(&p->siglock, flags);
         process_exit_group(SIGKILL);
     }
+    if (atomic_load_relaxed(&current->pending) & THREAD_KILL) {
+        /* Another task of the process is about to exec. */
+        spin_unlock_irqrestore(&p->siglock, flags);
+        task_exit(0);
+    }
     if (p->stopped) {
         spin_unlock_irqrestore(&p->siglock, flags);
         wait_while_stopped(p);

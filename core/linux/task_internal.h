@@ -45,6 +45,7 @@ struct program_start { /* where a loaded program begins */
 };
 /* Build an address space for path: nothing of the caller is changed. argv and envp are kernel strings. */
 struct exec_strings { char *data; size_t len, capacity; unsigned argc, envc; }; /* argc + envc strings with NUL */
+int exec_reserve_strings(struct exec_strings *s, size_t more) __must_check; /* -E2BIG, -ENOMEM */
 int exec_add_string(struct exec_strings *s, const char *text) __must_check; /* kernel text */
 int exec_load(struct dentry *cwd, const char *path, struct exec_strings *strings, const struct cred *cred,
               uint64_t stack_limit, struct program_start *out) __must_check;
