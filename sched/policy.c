@@ -64,12 +64,6 @@ static struct policy_entity *entity_of(struct rb_node *n)
     return container_of(n, struct policy_entity, node);
 }
 
-static struct policy_entity *first_of(const struct policy_cpu *c)
-{
-    struct rb_node *n = rb_first(&c->tree);
-    return n ? entity_of(n) : NULL;
-}
-
 void policy_cpu_init(struct policy_cpu *c, unsigned id)
 {
     memset(c, 0, sizeof(*c));
@@ -91,7 +85,7 @@ void policy_entity_init(struct policy_entity *e, int nice)
  * so the first one's virtual time is the least up to a turn, which is all the precision needed. */
 static void floor_raise(struct policy_cpu *c)
 {
-    const struct policy_entity *first = first_of(c), *run = c->running;
+    const struct policy_entity *first = c->first, *run = c->running;
     uint64_t least;
     if (run && first)
         least = before(run->vruntime, first->vruntime) ? run->vruntime : first->vruntime;
@@ -125,12 +119,17 @@ static bool is_movable(const struct policy_cpu *c, const struct policy_entity *e
 static void tree_add(struct policy_cpu *c, struct policy_entity *e)
 {
     struct rb_node **link = &c->tree.root, *parent = NULL;
+    bool first = true;
     while (*link) {
         parent = *link;
         /* Equal deadlines: first come, first served. */
-        link = before(e->deadline, entity_of(parent)->deadline) ? &parent->left : &parent->right;
+        bool left = before(e->deadline, entity_of(parent)->deadline);
+        first &= left;
+        link = left ? &parent->left : &parent->right;
     }
     rb_insert(&c->tree, &e->node, parent, link);
+    if (first)
+        c->first = e;
     e->queued = true;
     e->movable = is_movable(c, e);
     c->queued++;
@@ -139,6 +138,10 @@ static void tree_add(struct policy_cpu *c, struct policy_entity *e)
 
 static void tree_remove(struct policy_cpu *c, struct policy_entity *e)
 {
+    if (c->first == e) {
+        struct rb_node *next = c->queued > 1 ? rb_next(&e->node) : NULL;
+        c->first = next ? entity_of(next) : NULL;
+    }
     rb_remove(&c->tree, &e->node);
     e->queued = false;
     c->queued--;
@@ -180,7 +183,7 @@ void policy_dequeue(struct policy_cpu *c, struct policy_entity *e)
 
 struct policy_entity *policy_pick(struct policy_cpu *c)
 {
-    struct policy_entity *e = first_of(c);
+    struct policy_entity *e = c->first;
     if (e) {
         tree_remove(c, e);
         c->running = e;
@@ -298,9 +301,19 @@ static unsigned claim_in_range(struct policy_machine *m, unsigned from, unsigned
     return CPU_MAX;
 }
 
+static bool any_idle(const struct policy_machine *m)
+{
+    uint64_t any = 0;
+    for (unsigned i = 0; i * 64 < atomic_load_relaxed(&m->cpu_count); i++)
+        any |= atomic_load_relaxed(&m->idle.bits[i]);
+    return any;
+}
+
 unsigned policy_claim_idle(struct policy_machine *m, unsigned start, const struct cpumask *affinity)
 {
     unsigned n = atomic_load_relaxed(&m->cpu_count);
+    if (!any_idle(m))
+        return CPU_MAX;
     if (start >= n)
         start = 0;
     unsigned cpu = claim_in_range(m, start, n, affinity);

@@ -41,6 +41,7 @@ struct policy_entity {
 /* The policy's part of a run queue. */
 struct policy_cpu {
     struct rb_tree tree;             /* r */
+    struct policy_entity *first;     /* r first of the tree */
     struct policy_entity *running;   /* r NULL = the idle thread runs */
     uint64_t floor;                  /* r no runnable entity is far below it; never goes back */
     uint32_t queued;                 /* r in the tree */

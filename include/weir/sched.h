@@ -147,11 +147,12 @@ int wait_schedule(enum thread_state state, uint64_t deadline_ns) __must_check;
                 if (cond) \
                     break; \
                 wait_result_ = wait_schedule((state), (deadline_ns)); \
-                if (wait_result_) { \
-                    if (cond) \
-                        wait_result_ = 0; \
+                if (cond) { \
+                    wait_result_ = 0; \
                     break; \
                 } \
+                if (wait_result_) \
+                    break; \
             } \
             finish_wait((q), &wait_waiter_); \
         } \

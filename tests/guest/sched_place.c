@@ -65,13 +65,18 @@ GUEST_TEST(sched_pull)
     team_start(&team);
     sleep_ms(10);
     unsigned before = distinct_cpus(b, FAN);
+    struct sched_totals pulled_before, pulled_after;
+    sched_totals(&pulled_before);
     for (unsigned i = 0; i < FAN; i++)
         thread_set_affinity(team.threads[i], &all);
     sleep_ms(20);
     unsigned cpus = distinct_cpus(b, FAN);
+    sched_totals(&pulled_after);
     atomic_store_relaxed(&team.stop, true);
     GUEST_CHECK(team_finish(&team, 30));
     GUEST_CHECK(before == 1);
+    /* Idle CPUs were told and came; it was not the tick of the busy one that pushed threads out. */
+    GUEST_CHECK(pulled_after.steals > pulled_before.steals || cpu_count() == 1);
     GUEST_CHECK(cpus == MIN(cpu_count(), FAN));
     GUEST_CHECK(scheduler_is_sound());
     return 0;
