@@ -217,8 +217,8 @@ static void sleep_in_state(void *arg)
     team_leave(s->team);
 }
 
-/* Result of a sleep in `state` that gets `poke` first and its event 20 ms later. */
-static int poked_sleep(enum thread_state state, void (*poke)(struct thread *), int *result)
+/* Result of a sleep in `state` that gets `poke` first and, if `event`, its event 20 ms later. */
+static int poked_sleep(enum thread_state state, void (*poke)(struct thread *), bool event, int *result)
 {
     struct team team;
     struct sleeper_case s = { .team = &team, .state = state };
@@ -232,9 +232,11 @@ static int poked_sleep(enum thread_state state, void (*poke)(struct thread *), i
     sleep_ms(2);
     if (poke)
         poke(t);
-    sleep_ms(20);
-    atomic_store_release(&s.event, true);
-    wake_all(&s.queue);
+    if (event) {
+        sleep_ms(20);
+        atomic_store_release(&s.event, true);
+        wake_all(&s.queue);
+    }
     GUEST_CHECK(team_finish(&team, 30));
     *result = s.result;
     return 0;
@@ -257,7 +259,7 @@ GUEST_TEST(sched_signal_semantics)
     };
     for (unsigned i = 0; i < ARRAY_SIZE(cases); i++) {
         int result = 1;
-        GUEST_CHECK(!poked_sleep(cases[i].state, cases[i].poke, &result));
+        GUEST_CHECK(!poked_sleep(cases[i].state, cases[i].poke, !cases[i].result, &result));
         if (result != cases[i].result)
             log_error("case %u: result %d, wanted %d", i, result, cases[i].result);
         GUEST_CHECK(result == cases[i].result);
