@@ -116,7 +116,7 @@ void inode_fill_stat(struct inode *i, struct stat_weir *out)
     out->st_dev = i->sb ? i->sb->dev : 0;
     out->st_ino = i->ino;
     out->st_mode = i->mode;
-    out->st_nlink = i->nlink;
+    out->st_nlink = atomic_load_relaxed(&i->nlink);
     out->st_uid = i->uid;
     out->st_gid = i->gid;
     out->st_rdev = i->rdev;

@@ -30,7 +30,7 @@ void lru_add(struct page *p)
         s->ready = true;
     }
     list_add_tail(&s->pages, &p->link);
-    s->count++;
+    atomic_store_relaxed(&s->count, s->count + 1);
     spin_unlock(&s->lock);
 }
 void lru_remove(struct page *p)
@@ -38,7 +38,7 @@ void lru_remove(struct page *p)
     struct lru_shard *s = shard_of(p);
     spin_lock(&s->lock);
     list_del(&p->link);
-    s->count--;
+    atomic_store_relaxed(&s->count, s->count - 1);
     spin_unlock(&s->lock);
 }
 
@@ -62,7 +62,7 @@ static uint64_t shrink_shard(struct lru_shard *s, uint64_t wanted, uint64_t scan
         list_del(&p->link);
         list_add_tail(gone ? &freed : &s->pages, &p->link);
         n += gone;
-        s->count -= gone;
+        atomic_store_relaxed(&s->count, s->count - gone);
     }
     spin_unlock(&s->lock);
     while (!list_empty(&freed)) {

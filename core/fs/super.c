@@ -78,11 +78,14 @@ int super_mount_at(struct super_block *sb, const char *path)
 static void mount_memory(int (*mount)(struct super_block **), const char *path)
 {
     struct super_block *sb;
-    int r = mount(&sb);
+    int r = vfs_mkdir(NULL, path, 0755, &kernel_cred); /* an image made by hand may lack it */
+    if (r && r != -EEXIST && r != -EROFS)
+        log_warn("mkdir %s: error %d", path, -r);
+    r = mount(&sb);
     if (!r)
         r = super_mount_at(sb, path);
     if (r)
-        log_warn("%s is not mounted: error %d%s", path, -r, r == -ENOENT ? " (no such directory in the root image)" : "");
+        log_warn("%s is not mounted: error %d%s", path, -r, r == -ENOENT ? " (not in the root image, which is read-only)" : "");
 }
 static int mount_tmp(struct super_block **out) { return tmpfs_mount(01777, out); }
 

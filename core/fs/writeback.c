@@ -36,7 +36,7 @@ void writeback_cache_dirtied(struct pagecache *c)
     spin_lock(&dirty_lock);
     bool was_listed = c->listed;
     if (!was_listed) {
-        c->listed = true;
+        atomic_store_relaxed(&c->listed, true);
         c->dirtied_ns = clock_monotonic_ns();
         wake = list_empty(&dirty_caches);
         list_add_tail(&dirty_caches, &c->dirty_link);
@@ -57,7 +57,7 @@ void writeback_cache_clean(struct pagecache *c)
      * lock, so either we see it, or it lists the cache again after us. */
     if (c->listed && !atomic_load_acquire(&c->dirty_count)) {
         list_del(&c->dirty_link);
-        c->listed = false;
+        atomic_store_relaxed(&c->listed, false);
         release = true;
     }
     spin_unlock(&dirty_lock);

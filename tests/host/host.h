@@ -12,5 +12,6 @@ const char *host_log_last(void);
 extern void (*host_panic_hook)(const char *message);/* may longjmp; NULL = abort */
 void host_cmdline_set(const char *text);
 uint64_t host_shrink(uint64_t pages);               /* call the registered shrinker */
+void host_join_thread(struct thread *t);            /* wait for one of them */
 void host_join_threads(void);                       /* wait for every thread made by thread_create that can end */
 #endif

@@ -115,14 +115,14 @@ struct page *page_alloc(unsigned order, unsigned mm_flags)
 struct page *page_alloc_below(unsigned order, unsigned mm_flags, uint64_t phys_limit) { return page_alloc(order, mm_flags); }
 void page_get(struct page *p)
 {
-    if (p->flags & PAGE_TAIL)
+    if (atomic_load_relaxed(&p->flags) & PAGE_TAIL)
         p = p->private;
     if (!atomic_fetch_add(&p->refcount, 1))
         abort();
 }
 void page_put(struct page *p)
 {
-    if (p->flags & PAGE_TAIL)
+    if (atomic_load_relaxed(&p->flags) & PAGE_TAIL)
         p = p->private;
     size_t count = (size_t)1 << p->order;
     uint32_t old = atomic_load_relaxed(&p->refcount);

@@ -87,6 +87,24 @@ void thread_start(struct thread *t)
     pthread_mutex_unlock(&started_lock);
 }
 void thread_exit(void) { pthread_exit(NULL); }
+void host_join_thread(struct thread *t)
+{
+    struct started *s = NULL;
+    pthread_mutex_lock(&started_lock);
+    for (struct started **link = &all_started; *link; link = &(*link)->next) {
+        if (&(*link)->h->thread == t) {
+            s = *link;
+            *link = s->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&started_lock);
+    if (!s)
+        return;
+    pthread_join(s->id, NULL);
+    free(s->h);
+    free(s);
+}
 void host_join_threads(void)
 {
     for (;;) {

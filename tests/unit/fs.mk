@@ -4,3 +4,8 @@ UNIT_SRC_ext4 := tests/unit/test_ext4.c $(FS_TEST_SRC)
 UNIT_TESTS += ext4_random ext4_crash
 UNIT_SRC_ext4_random := tests/unit/test_ext4_random.c $(FS_TEST_SRC)
 UNIT_SRC_ext4_crash := tests/unit/test_ext4_crash.c $(FS_TEST_SRC)
+# The same twice: ASan finds what was freed too early, TSan what was not ordered.
+UNIT_TESTS += fs_threads fs_threads_tsan
+UNIT_SRC_fs_threads := tests/unit/test_fs_threads.c $(FS_TEST_SRC)
+UNIT_SRC_fs_threads_tsan := tests/unit/test_fs_threads.c $(FS_TEST_SRC)
+UNIT_SAN_fs_threads_tsan := thread

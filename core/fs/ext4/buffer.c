@@ -128,7 +128,7 @@ void ext4_buffer_dirty(struct ext4_fs *fs, struct ext4_buffer *b)
     if (b->dirty)
         return;
     b->dirty = true;
-    fs->dirty_count++;
+    atomic_store_relaxed(&fs->dirty_count, fs->dirty_count + 1);
     list_add_tail(&fs->dirty, &b->dirty_link);
     writeback_metadata_dirtied();
 }
@@ -139,7 +139,7 @@ void ext4_buffer_forget(struct ext4_fs *fs, uint64_t block)
         return;
     if (b->dirty) {
         b->dirty = false;
-        fs->dirty_count--;
+        atomic_store_relaxed(&fs->dirty_count, fs->dirty_count - 1);
         list_del(&b->dirty_link);
     }
     if (!b->refcount)

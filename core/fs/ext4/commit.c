@@ -160,7 +160,7 @@ static int take_snapshot(struct ext4_fs *fs, struct snapshot *s)
         if (!b->refcount)
             list_add_tail(&fs->lru, &b->lru_link);
     }
-    fs->dirty_count = 0;
+    atomic_store_relaxed(&fs->dirty_count, 0);
     return 0;
 }
 static void drop_snapshot(struct snapshot *s)
