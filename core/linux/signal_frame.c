@@ -319,7 +319,7 @@ long sys_rt_sigreturn(const uint64_t a[6])
     /* The handler's return has popped the restorer's address. */
     uint64_t addr = tf->rsp - sizeof(uint64_t) + offsetof(struct frame_user, uc);
 
-    if (copy_from_user(&uc, addr, sizeof(uc)) || uc.mcontext.rip >= USER_TOP || fpstate_restore(uc.mcontext.fpstate)) {
+    if (copy_from_user(&uc, addr, sizeof(uc)) || fpstate_restore(uc.mcontext.fpstate)) {
         struct siginfo_weir info = {.signo = SIGSEGV, .code = SI_KERNEL};
 
         signal_force(SIGSEGV, &info);
