@@ -1,7 +1,7 @@
 # Weir: see `make help`.
 CC ?= gcc
 B := build
-MAKEFLAGS += --no-builtin-rules
+MAKEFLAGS += --no-builtin-rules $(if $(V),,--silent) # V=1 shows the commands
 .DEFAULT_GOAL := all
 
 is_clang := $(shell $(CC) --version 2>/dev/null | grep -q clang && echo 1)
@@ -33,14 +33,15 @@ objs: $(KOBJ) ## compile every kernel object without linking
 .PHONY: objs
 
 $(B)/kernel/%.c.o: %.c
-	@mkdir -p $(@D)
+	@mkdir -p $(@D); echo "CC $<"
 	$(CC) $(KCFLAGS) -MMD -MP -c $< -o $@
 $(B)/kernel/%.S.o: %.S
-	@mkdir -p $(@D)
+	@mkdir -p $(@D); echo "AS $<"
 	$(CC) $(KCFLAGS) -MMD -MP -c $< -o $@
 
 # Symbol table for backtraces: link once without it, list the symbols, link again.
 $(B)/weir.elf: $(KOBJ) $(KEXTRA_OBJ) arch/x86_64/weir.ld scripts/ksyms
+	@echo "LD $@"
 	$(CC) $(KLDFLAGS) -o $(B)/weir.0.elf $(KOBJ) $(KEXTRA_OBJ)
 	scripts/ksyms $(B)/weir.0.elf > $(B)/ksyms.S && $(CC) -c $(B)/ksyms.S -o $(B)/ksyms.o
 	$(CC) $(KLDFLAGS) -o $(B)/weir.1.elf $(KOBJ) $(KEXTRA_OBJ) $(B)/ksyms.o
