@@ -9,3 +9,6 @@ UNIT_TESTS += fs_threads fs_threads_tsan
 UNIT_SRC_fs_threads := tests/unit/test_fs_threads.c $(FS_TEST_SRC)
 UNIT_SRC_fs_threads_tsan := tests/unit/test_fs_threads.c $(FS_TEST_SRC)
 UNIT_SAN_fs_threads_tsan := thread
+UNIT_TESTS += ext4_hostile
+UNIT_SRC_ext4_hostile := tests/unit/test_ext4_hostile.c $(FS_TEST_SRC)
+UNIT_DEP_ext4_hostile := tests/fuzz/ext4_walk.h

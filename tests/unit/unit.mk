@@ -24,7 +24,7 @@ $(B)/unit/%: $$(UNIT_SRC_$$*) $$(UNIT_DEP_$$*) $(UNIT_HOST_SRC) $(UNIT_HEADERS) 
 	  $(CC) $(UNIT_CFLAGS) $(UNIT_CFLAGS_$*) $(call unit_san_flags,$*) -c $$s -o $@.obj/$$(basename $$s .c).part.o || exit 1; done
 	@ld -r -o $@.obj/host.o $(patsubst tests/host/%.c,$@.obj/%.part.o,$(UNIT_HOST_SRC))
 	@objcopy --weaken $@.obj/host.o
-	$(CC) $(UNIT_CFLAGS) $(UNIT_CFLAGS_$*) $(call unit_san_flags,$*) -o $@ $(UNIT_SRC_$*) $@.obj/host.o -lcmocka $(UNIT_LIBS_$*)
+	$(CC) $(UNIT_CFLAGS) $(UNIT_CFLAGS_$*) $(call unit_san_flags,$*) -o $@ $(filter %.c %.S,$(UNIT_SRC_$*)) $@.obj/host.o -lcmocka $(UNIT_LIBS_$*)
 
 unit: $$(addprefix $(B)/unit/,$$(UNIT_TESTS)) ## build and run the host unit tests; ends with "N passed, N failed"
 	@passed=0; failed=0; for t in $(UNIT_TESTS); do \
