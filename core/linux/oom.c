@@ -45,6 +45,8 @@ static void oom_rank_and_hold(struct process *p, void *arg)
     }
 }
 
+static struct mutex choosing = MUTEX_INIT(choosing); /* two at once would both kill */
+
 static bool oom_make_room(void)
 {
     struct oom_choice c = {0};
@@ -52,6 +54,7 @@ static bool oom_make_room(void)
 
     if (atomic_load_relaxed(&current->pending) & THREAD_KILL)
         return false;
+    mutex_lock(&choosing);
     process_for_each(oom_rank_and_hold, &c);
     if (c.worst && !c.dying) {
         log_error("out of memory: %s (pid %d), which uses %lu KiB of its own, is killed", c.worst->name,
@@ -59,6 +62,7 @@ static bool oom_make_room(void)
         (void)signal_send_process(c.worst, SIGKILL, &info);
         c.dying = true;
     }
+    mutex_unlock(&choosing);
     if (c.worst)
         process_put(c.worst);
     if (!c.dying) {

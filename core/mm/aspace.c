@@ -41,10 +41,9 @@ static void aspace_destroy(struct aspace *as)
     gather_end(&g);
     assert(!as->anonymous_pages && !as->shared_pages);
     pagetable_destroy(&as->pt);
-    while ((a = area_of(rb_last(&as->areas)))) {
-        area_remove(as, a);
+    /* The tree as a whole goes, so nothing is taken out of it; its links are read until the last area is on the list. */
+    for (a = area_of(rb_first(&as->areas)); a; a = area_next(a))
         list_add_tail(&dead, &a->cache_link);
-    }
     area_free_list(&dead);
     kfree(as);
 }

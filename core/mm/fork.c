@@ -94,7 +94,16 @@ static void copy_huge(struct vm_area *a, struct aspace *child)
     }
 }
 
-static int copy_area(struct vm_area *a, struct aspace *child)
+/* Areas come in ascending order: each belongs to the right of the last one. */
+static void append_area(struct aspace *child, struct vm_area *n, struct vm_area *last)
+{
+    rb_insert(&child->areas, &n->node, last ? &last->node : NULL, last ? &last->node.right : &child->areas.root);
+    child->area_count++;
+    child->virtual_bytes += n->end - n->start;
+}
+
+/* *last is the child's highest area so far. */
+static int copy_area(struct vm_area *a, struct aspace *child, struct vm_area **last)
 {
     struct vm_area *n = area_alloc(child);
 
@@ -115,7 +124,8 @@ static int copy_area(struct vm_area *a, struct aspace *child)
     /* In the list of mappings behind the parent's area before entries are copied: a truncation that goes on
      * meanwhile cleans the parent first and then the child, so that nothing copied escapes it. */
     mapping_add(n);
-    area_insert(child, n);
+    append_area(child, n, *last);
+    *last = n;
     if (n->shm)
         copy_huge(a, child);
     else if (area_is_private(a) && a->has_anonymous)
@@ -126,6 +136,7 @@ static int copy_area(struct vm_area *a, struct aspace *child)
 struct aspace *aspace_fork(struct aspace *parent)
 {
     struct aspace *child = aspace_create();
+    struct vm_area *last = NULL;
     int r = 0;
 
     if (!child)
@@ -138,7 +149,7 @@ struct aspace *aspace_fork(struct aspace *parent)
     child->stack_limit = parent->stack_limit;
     for (struct vm_area *a = area_of(rb_first(&parent->areas)); !r && a; a = area_next(a)) {
         if (!(a->flags & AREA_DONTFORK))
-            r = copy_area(a, child);
+            r = copy_area(a, child, &last);
     }
     /* Once for all: no CPU writes to a page through the right that was taken away. */
     pagetable_flush(&parent->pt, 0, USER_TOP);
