@@ -19,7 +19,7 @@ GUEST_TEST(printf_formats)
     FORMAT_CHECK("a 1 -2 3 ff FF 0xff", "%c %d %i %u %x %X %#x", 'a', 1, -2, 3u, 255u, 255u, 255u);
     FORMAT_CHECK("   42|42   |00042|+42| 42|-0042", "%5d|%-5d|%05d|%+d|% d|%05d", 42, 42, 42, 42, 42, -42);
     FORMAT_CHECK("18446744073709551615 -9223372036854775808", "%lu %ld", ~0UL, (long)(1UL << 63));
-    FORMAT_CHECK("200 -1 65535", "%hhu %hhd %hu", 456u, 255, 65535u);
+    FORMAT_CHECK("200 -1 65535", "%hhu %hhd %hu", (unsigned char)456u, (signed char)255, (unsigned short)65535u);
     FORMAT_CHECK("ab|   ab|ab   |a|%", "%s|%5s|%-5s|%.1s|%%", "ab", "ab", "ab", "ab");
     FORMAT_CHECK("007|  007|0|", "%.3d|%5.3d|%d|%.0d", 7, 7, 0, 0);
     FORMAT_CHECK("   x|x   ", "%*s|%-*s", 4, "x", 4, "x");
