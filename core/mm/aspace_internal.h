@@ -179,9 +179,10 @@ int unmap_locked(struct aspace *as, uint64_t start, uint64_t end, struct list *d
 
 /* ---- fault.c ---- */
 extern struct page *zero_page;
+extern uint64_t zero_page_phys;
 static inline bool pte_is_zero_page(uint64_t e)
 {
-    return (e & PTE_ADDR) == page_phys(zero_page);
+    return (e & PTE_ADDR) == zero_page_phys;
 }
 /* Pins of an anonymous page are counted in page->private. */
 static inline bool page_is_pinned(const struct page *p)

@@ -10,6 +10,7 @@
 #define AROUND_PAGES 16u
 
 struct page *zero_page;
+uint64_t zero_page_phys;
 static bool (*oom_hook)(void);
 
 void aspace_set_oom_hook(bool (*fn)(void))
@@ -22,6 +23,7 @@ static void fault_init(void)
     zero_page = page_alloc(0, MM_ZERO);
     if (!zero_page)
         panic("no memory for the zero page");
+    zero_page_phys = page_phys(zero_page);
 }
 INIT_CALL(INIT_CORE, fault_init);
 
@@ -86,7 +88,7 @@ static int fault_anonymous(struct vm_area *a, uint64_t va, uint64_t *pte, bool w
     if (!write) {
         spin_lock(&a->as->page_lock);
         if (!pte_read(pte)) {
-            pte_write(pte, page_phys(zero_page) | pte_base(a->prot) | PTE_SOFT_COW);
+            pte_write(pte, zero_page_phys | pte_base(a->prot) | PTE_SOFT_COW);
             a->has_anonymous = true;
         }
         spin_unlock(&a->as->page_lock);
