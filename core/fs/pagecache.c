@@ -316,7 +316,9 @@ static unsigned collect_dirty(struct pagecache *c, uint64_t *index, uint64_t las
 static void write_range(struct pagecache *c, uint64_t first, uint64_t last, bool wait)
 {
     struct page *few[8], *busy;
-    struct page **batch = kmalloc(PAGECACHE_BATCH * sizeof *batch);
+    /* A few pages (a WAL flush) need no allocation. */
+    bool many = atomic_load_relaxed(&c->dirty_count) > ARRAY_SIZE(few);
+    struct page **batch = many ? kmalloc(PAGECACHE_BATCH * sizeof *batch) : NULL;
     unsigned size = batch ? PAGECACHE_BATCH : ARRAY_SIZE(few);
     uint64_t index = first;
     if (!batch)

@@ -27,7 +27,7 @@ static void damaged_images_are_refused_or_read_as_far_as_they_go(void **state)
         "-O ^has_journal,^resize_inode -N 320",
         "-O ^has_journal,^metadata_csum,^64bit,uninit_bg,^resize_inode -N 320 -g 1024",
     };
-    unsigned rounds = getenv("ROUNDS") ? (unsigned)atoi(getenv("ROUNDS")) : 400;
+    unsigned rounds = getenv("ROUNDS") ? (unsigned)atoi(getenv("ROUNDS")) : 150;
     assert_int_equal(disk_run("rm -rf /tmp/fs-pop && mkdir -p /tmp/fs-pop/a/b/c && cd /tmp/fs-pop && seq 1 20000 > numbers && seq 1 300 > a/short "
                               "&& ln -s a/short link && ln -s /%0100d long && for i in $(seq 1 200); do : > a/b/some-name-$i; done", 7), 0);
     for (unsigned v = 0; v < ARRAY_SIZE(variants); v++) {
