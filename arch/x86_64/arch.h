@@ -7,6 +7,7 @@
 #include <weir/trap.h>
 #include <weir/time.h>
 #include "arch/x86_64/asm_offsets.h"
+#include "arch/x86_64/pvclock.h"
 
 #define KERNEL_BASE 0xffffffff80000000UL
 
@@ -104,6 +105,7 @@ struct arch_cpu {
     bool stopped;                 /* a */
     uint64_t nmi_count;
     void *boot_stack;             /* idle stack of an AP */
+    struct pvclock pvclock;       /* written by the host; 32 bytes at their own alignment cross no page */
 } __cacheline;
 static inline struct arch_cpu *arch_of(struct cpu *c) { return c->arch; }
 
@@ -178,6 +180,7 @@ void machine_power_button(void);             /* interrupt context */
 
 /* ---- clock (clock.c) ---- */
 void clock_init(void);
+void clock_enable_cpu(void);                 /* each other CPU */
 uint64_t clock_tsc_hz(void);
 uint64_t clock_ns_to_tsc(uint64_t deadline_ns); /* absolute */
 

@@ -1,7 +1,7 @@
 /*
  * Clocks. Time is the TSC scaled; its rate comes from CPUID where a leaf tells, from KVM's clock page, or from the
- * HPET, the ACPI timer or the PIT. Where nobody promises that the TSC is the same on all CPUs, readings are
- * held monotonic by a shared maximum.
+ * HPET, the ACPI timer or the PIT. Where nobody promises that the TSC is the same on all CPUs, KVM's page is read
+ * instead where there is one, and readings are held monotonic by a shared maximum.
  */
 #include <weir/printk.h>
 #include <weir/string.h>
@@ -18,10 +18,28 @@ static uint64_t tsc_base;        /* I */
 static uint32_t mult, shift;     /* I ns = ticks * mult >> shift */
 static uint64_t last_ns;         /* a only where the TSC is not reliable */
 static uint64_t realtime_offset; /* a ns */
+static bool use_pvclock;         /* I the TSC alone will not do, KVM's page will */
+static bool pvclock_stable;      /* I the host keeps all CPUs' pages in step */
+static uint64_t pvclock_base_ns; /* I */
 
 uint64_t clock_tsc_hz(void)
 {
     return tsc_hz;
+}
+
+/* Of this CPU's page: the kernel is not preempted in between, and the host writes it only while this CPU does
+ * not run. */
+static uint64_t pvclock_read(void)
+{
+    const struct pvclock *p = &arch_of(this_cpu())->pvclock;
+    for (;;) {
+        uint32_t version = atomic_load_acquire(&p->version); /* before the values */
+        uint64_t ns = pvclock_ns(p, rdtsc_ordered());
+        barrier_read(); /* the values before the second look at the version */
+        if (likely(!(version & 1) && atomic_load_relaxed(&p->version) == version))
+            return ns;
+        cpu_relax();
+    }
 }
 
 uint64_t clock_monotonic_ns(void)
@@ -33,6 +51,11 @@ uint64_t clock_monotonic_ns(void)
     uint64_t ns = (uint64_t)((__uint128_t)delta * mult >> shift);
     if (likely(cpu_features.tsc_reliable))
         return ns;
+    if (use_pvclock) {
+        ns = pvclock_read() - pvclock_base_ns;
+        if (pvclock_stable)
+            return ns;
+    }
     uint64_t last = atomic_load_relaxed(&last_ns);
     while (ns > last) {
         if (atomic_cas(&last_ns, &last, ns))
@@ -45,6 +68,10 @@ uint64_t clock_monotonic_ns(void)
 uint64_t clock_ns_to_tsc(uint64_t deadline_ns)
 {
     deadline_ns = MIN(deadline_ns, DEADLINE_MAX_NS);
+    if (use_pvclock) { /* the page may be rescaled: relative to now, and an early interrupt arms the rest */
+        uint64_t now = clock_monotonic_ns();
+        return rdtsc() + (deadline_ns > now ? mul_div(deadline_ns - now, tsc_hz, NSEC_PER_SEC) : 0) + 1;
+    }
     return tsc_base + mul_div(deadline_ns, 1UL << shift, mult) + 1;
 }
 
@@ -189,6 +216,29 @@ static uint64_t rate_from_cpuid(void)
     return 0;
 }
 
+/* ---- KVM's clock page ---- */
+
+#define KVM_FEATURE_CLOCKSOURCE (1u << 0)
+#define KVM_FEATURE_CLOCKSOURCE2 (1u << 3)
+#define KVM_FEATURE_STABLE (1u << 24)
+#define PVCLOCK_STABLE 1
+#define MSR_KVM_SYSTEM_TIME 0x12
+#define MSR_KVM_SYSTEM_TIME_NEW 0x4b564d01
+
+static bool pvclock_offered(void)
+{
+    return cpu_features.kvm_features & (KVM_FEATURE_CLOCKSOURCE | KVM_FEATURE_CLOCKSOURCE2);
+}
+
+void clock_enable_cpu(void)
+{
+    if (!pvclock_offered())
+        return;
+    uint32_t msr = cpu_features.kvm_features & KVM_FEATURE_CLOCKSOURCE2 ? MSR_KVM_SYSTEM_TIME_NEW
+                                                                        : MSR_KVM_SYSTEM_TIME;
+    wrmsr(msr, virt_to_phys(&arch_of(this_cpu())->pvclock) | 1);
+}
+
 /* ---- date ---- */
 
 static uint8_t cmos_read(uint8_t reg)
@@ -234,9 +284,18 @@ static uint64_t cmos_seconds(void)
 
 void clock_init(void)
 {
+    clock_enable_cpu();
     tsc_hz = rate_from_cpuid();
+    if (!tsc_hz && pvclock_offered())
+        tsc_hz = pvclock_tsc_hz(&arch_of(this_cpu())->pvclock);
     if (!tsc_hz)
         tsc_hz = calibrate();
+    if (!cpu_features.tsc_reliable && pvclock_offered() && arch_of(this_cpu())->pvclock.mult) {
+        pvclock_base_ns = pvclock_read();
+        pvclock_stable = (cpu_features.kvm_features & KVM_FEATURE_STABLE) &&
+                         (arch_of(this_cpu())->pvclock.flags & PVCLOCK_STABLE);
+        use_pvclock = true;
+    }
     /* The largest multiplier of 32 bits: the rate is kept to one part in 2^31. */
     shift = 32;
     while (mul_div(NSEC_PER_SEC, 1UL << shift, tsc_hz) > UINT32_MAX)

@@ -39,6 +39,7 @@ _Static_assert(sizeof(struct trapframe) == TF_SIZE, "asm_offsets.h");
 struct cpu_features cpu_features;
 struct cpu boot_cpu;
 static struct arch_cpu boot_arch;
+_Static_assert(offsetof(struct arch_cpu, pvclock) % 4 == 0 && sizeof(struct arch_cpu) <= 1024, "cpu_create");
 struct cpu *cpus[CPU_MAX] = { &boot_cpu };
 static unsigned count = 1;
 

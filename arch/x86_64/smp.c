@@ -75,6 +75,7 @@ void ap_start(void)
     cpu_enable_features();
     cpu_load_tables(c);
     apic_enable_cpu();
+    clock_enable_cpu();
     apic_timer_enable_cpu();
     /* Sleep until released; the releasing interrupt stays pending from the look to the HLT. */
     for (;;) {
