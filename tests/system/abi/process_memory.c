@@ -447,7 +447,7 @@ static void *race_map(void *arg)
         for (size_t i = 0; i < pages; i++)
             race_errors += p[i * PAGE / 8] != mix(seed + i);
         if (round % 3 == 0)
-            mprotect(p, pages * PAGE / 2 + PAGE, PROT_READ);
+            mprotect(p, (pages + 1) / 2 * PAGE, PROT_READ);
         munmap(p, pages * PAGE);
     }
     return NULL;
