@@ -140,13 +140,15 @@ int wait_schedule(enum thread_state state, uint64_t deadline_ns) __must_check;
     ({ \
         int wait_result_ = 0; \
         if (!(cond)) { \
+            /* Once: `now + limit` must not move on with each wake-up. */ \
+            const uint64_t wait_deadline_ = (deadline_ns); \
             struct waiter wait_waiter_; \
             waiter_init(&wait_waiter_, false); \
             for (;;) { \
                 prepare_wait((q), &wait_waiter_, (state)); \
                 if (cond) \
                     break; \
-                wait_result_ = wait_schedule((state), (deadline_ns)); \
+                wait_result_ = wait_schedule((state), wait_deadline_); \
                 if (cond) { \
                     wait_result_ = 0; \
                     break; \
