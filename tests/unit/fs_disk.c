@@ -74,6 +74,8 @@ int disk_fsck(struct disk *d, const char *options)
     int status = disk_run("e2fsck %s %s > %s.out 2>&1", options, copy, copy);
     if (status)
         disk_run("cat %s.out", copy);
+    if (d->forbidden && !disk_run("grep -qE '%s' %s.out", d->forbidden, copy))
+        status = 100;
     if (status && getenv("KEEP"))
         disk_run("cp %s /tmp/failed.img", copy);
     if (strchr(options, 'y')) { /* repaired: take it over */

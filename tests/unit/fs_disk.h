@@ -13,6 +13,7 @@ struct disk {
     unsigned flushes, reads, writes;
     long fail_writes_after;        /* -1 = never: writes from the n-th on end with -EIO */
     bool fail_flush;
+    const char *forbidden;         /* grep -E pattern that e2fsck must not print: its status is 100 then */
     bool threads;                  /* complete from another thread, a little later */
 };
 void disk_make(struct disk *d, size_t mib, const char *mke2fs_options, const char *populate); /* runs mke2fs */
