@@ -1,5 +1,5 @@
 /*
- * `bench=echo`: TCP echo on port 7, sink on 9, source on 19, served by kernel threads, so that the path from the
+ * `bench=echo`: TCP echo on port 7, sink on 9, daytime on 13, source on 19, served by kernel threads, so that the path from the
  * wire to a socket can be driven from outside without any program. Ends with the power button.
  */
 #include <weir/cmdline.h>
@@ -81,8 +81,15 @@ static void serve_source(struct socket *s, uint8_t *buffer)
     }
 }
 
+/* One short answer, and we close first: our side keeps the TIME_WAIT. */
+static void serve_daytime(struct socket *s, uint8_t *buffer)
+{
+    int n = scnprintf((char *)buffer, BUFFER_BYTES, "%lu\n", (unsigned long)(clock_realtime_ns() / NSEC_PER_SEC));
+    (void)send_all(s, buffer, (size_t)n);
+}
+
 static const struct service services[] = {
-    { "echo", 7, serve_echo }, { "sink", 9, serve_sink }, { "source", 19, serve_source },
+    { "echo", 7, serve_echo }, { "sink", 9, serve_sink }, { "daytime", 13, serve_daytime }, { "source", 19, serve_source },
 };
 
 static void connection_thread(void *arg)

@@ -12,6 +12,7 @@
 
 #define PCB(t) ((struct tcp_pcb *)(t))
 #define HALF_OPEN 1UL
+#define FLOOD_REFUSALS 500 /* connection requests turned away in a second */
 #define POLL_TICKS 10 /* of two TCP_TMR_INTERVAL each: once a second */
 
 static u8_t ext_id;
@@ -32,10 +33,34 @@ static void on_destroy(u8_t id, void *data)
 static err_t on_passive_open(u8_t id, struct tcp_pcb_listen *lpcb, struct tcp_pcb *cpcb);
 static const struct tcp_ext_arg_callbacks ext_callbacks = { on_destroy, on_passive_open };
 
+/* No place for one more handshake. The one that waits longest gives way, if it seems dead (its answer was
+ * repeated), or if so many are turned away that this is a flood: then a new one has the better chance. */
+static bool evict_half_open(struct tcp_pcb_listen *lpcb, struct tcp_pcb *except)
+{
+    static uint32_t window_start, refused, flood_until;
+    uint32_t now = module_now_ms();
+    if (now - window_start > 1000) {
+        window_start = now;
+        refused = 0;
+    }
+    if (++refused > FLOOD_REFUSALS)
+        flood_until = now + 2000;
+    bool flood = (int32_t)(flood_until - now) > 0;
+    struct tcp_pcb *victim = NULL;
+    for (struct tcp_pcb *pcb = tcp_active_pcbs; pcb; pcb = pcb->next) {
+        if (pcb->state == SYN_RCVD && pcb->listener == lpcb && pcb != except && (flood || pcb->nrtx))
+            victim = pcb; /* new ones stand in front */
+    }
+    if (!victim)
+        return false;
+    tcp_abandon(victim, 0);
+    return true;
+}
+
 static err_t on_passive_open(u8_t id, struct tcp_pcb_listen *lpcb, struct tcp_pcb *cpcb)
 {
     struct socket *listener = lpcb->callback_arg;
-    if (!socket_tcp_syn(listener))
+    if (!socket_tcp_syn(listener) && !(evict_half_open(lpcb, cpcb) && socket_tcp_syn(listener)))
         return ERR_MEM; /* lwIP forgets the SYN without an answer; the client tries again */
     tcp_ext_arg_set_callbacks(cpcb, id, &ext_callbacks);
     tcp_ext_arg_set(cpcb, id, (void *)((uintptr_t)listener | HALF_OPEN));
