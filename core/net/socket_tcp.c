@@ -2,6 +2,7 @@
 #include "core/net/net_internal.h"
 
 #define BACKLOG_CAP 4096u
+#define HALF_OPEN_CAP 256u /* lwIP looks its connections up one by one */
 
 /* ---- connecting ---- */
 
@@ -193,7 +194,7 @@ bool socket_tcp_syn(struct socket *l)
     spin_lock(&l->lock);
     /* One more than the backlog, as Linux counts. Handshakes under way have their place already: a client that
      * has seen our answer is connected, and must not be turned away afterwards. */
-    admit = !l->closed && l->accept_count + l->half_open <= l->backlog;
+    admit = !l->closed && l->accept_count + l->half_open <= l->backlog && l->half_open < HALF_OPEN_CAP;
     if (admit)
         l->half_open++;
     spin_unlock(&l->lock);
