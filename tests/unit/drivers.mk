@@ -1,4 +1,7 @@
-# Vector planner, ring, virtio core, PCI, block core.
-UNIT_TESTS += ring planner
+# Vector planner, ring, virtio core, block core.
+UNIT_TESTS += ring planner virtio block_split
 UNIT_SRC_ring := tests/unit/test_ring.c tests/unit/fake_ring.c drivers/virtio/ring_split.c
 UNIT_SRC_planner := tests/unit/test_planner.c core/irq/planner.c
+UNIT_SRC_virtio := tests/unit/test_virtio.c tests/unit/fake_ring.c drivers/virtio/virtio.c drivers/virtio/virtqueue.c \
+	drivers/virtio/ring_split.c core/lib/cmdline.c
+UNIT_SRC_block_split := tests/unit/test_block_split.c core/block/split.c
