@@ -392,6 +392,30 @@ static void a_failed_flush_is_never_forgotten(void **state)
     assert_int_equal(unmount_fs(), -EIO);
     disk_close(&disk);
 }
+static void a_commit_without_memory_is_made_up_for_by_the_next(void **state)
+{
+    start(0, NULL);
+    put_file("/one", "1");
+    struct file *f = open_file("/one", O_RDWR);
+    assert_int_equal(pagecache_write_and_wait(&f->inode->cache, 0, 10), 0);
+    unsigned failed = 0;
+    for (long n = 0; n < 12; n++) {
+        assert_int_equal(vfs_chmod(NULL, "/one", 0600 + (mode_t)n, &kernel_cred), 0);
+        host_fail_allocations_after(n);
+        int r = ext4_commit(mounted->private);
+        host_fail_allocations_after(-1);
+        assert_true(!r || r == -ENOMEM);
+        failed += r != 0;
+        assert_int_equal(file_sync(f, false), 0);
+    }
+    assert_true(failed > 0);
+    file_put(f);
+    remount();
+    struct stat_weir st;
+    assert_int_equal(vfs_stat(NULL, "/one", 0, &kernel_cred, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600 + 11);
+    finish();
+}
 static void access_follows_owner_group_and_mode(void **state)
 {
     start(0, NULL);
@@ -436,6 +460,7 @@ int main(void)
         cmocka_unit_test(a_journal_that_must_be_replayed_makes_it_read_only),
         cmocka_unit_test(a_failed_metadata_write_stops_all_changes),
         cmocka_unit_test(a_failed_flush_is_never_forgotten),
+        cmocka_unit_test(a_commit_without_memory_is_made_up_for_by_the_next),
         cmocka_unit_test(access_follows_owner_group_and_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

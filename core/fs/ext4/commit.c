@@ -262,8 +262,13 @@ static int commit_once(struct ext4_fs *fs)
     if (!r)
         r = write_snapshot(fs, &s);
     drop_snapshot(&s);
-    if (r)
+    if (r == -ENOMEM) {
+        /* Nothing was written and nothing is lost: everything belongs to the next commit. */
+        list_for_each_entry(i, &inodes, dirty_link)
+            ext4_mark_inode(ext4_i(i), true);
+    } else if (r) {
         ext4_fail(fs, "writing metadata", r);
+    }
     put_inodes(&inodes); /* deleted ones come to to_free here */
     mutex_lock(&fs->lock);
     if (!r)
