@@ -103,7 +103,8 @@ struct arch_cpu {
     /* Panic: where the NMI found this CPU. */
     uint64_t stopped_rip, stopped_rbp;
     bool stopped;                 /* a */
-    uint64_t nmi_count;
+    uint64_t nmi_count;           /* o */
+    bool in_nmi;                  /* o */
     void *boot_stack;             /* idle stack of an AP */
     struct pvclock pvclock;       /* written by the host; 32 bytes at their own alignment cross no page */
 } __cacheline;
@@ -200,6 +201,7 @@ void call_init(void);
 
 /* ---- panic (panic.c) ---- */
 void panic_nmi(const struct trapframe *tf);  /* true panic under way: record and stop */
+void nmi_report(const struct trapframe *tf); /* where this CPU was; it goes on */
 bool panic_active(void);
 __noreturn void panic_trap(const struct trapframe *tf, unsigned vector, uint64_t addr);
 void backtrace_print(uint64_t rip, uint64_t rbp);

@@ -54,6 +54,21 @@ static void uart_write(const char *s, size_t n)
     }
 }
 
+/* An NMI may have come while this very CPU held the lock: it waits a while, then writes between. */
+static bool console_acquire(void)
+{
+    if (likely(!arch_of(this_cpu())->in_nmi)) {
+        spin_lock(&console_lock);
+        return true;
+    }
+    for (unsigned tries = 0; tries < POLL_LIMIT; tries++) {
+        if (spin_try_lock(&console_lock))
+            return true;
+        cpu_relax();
+    }
+    return false;
+}
+
 void console_write(const char *s, size_t n)
 {
     if (!present)
@@ -62,9 +77,12 @@ void console_write(const char *s, size_t n)
         uart_write(s, n);
         return;
     }
-    uint64_t flags = spin_lock_irqsave(&console_lock);
+    uint64_t flags = irq_save();
+    bool locked = console_acquire();
     uart_write(s, n);
-    spin_unlock_irqrestore(&console_lock, flags);
+    if (locked)
+        spin_unlock(&console_lock);
+    irq_restore(flags);
 }
 
 void console_panic_mode(void)

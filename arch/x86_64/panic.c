@@ -89,6 +89,20 @@ void panic_nmi(const struct trapframe *tf)
     cpu_stop();
 }
 
+/* Somebody outside pressed the button (QEMU: inject-nmi): the way to see where a machine hangs. */
+void nmi_report(const struct trapframe *tf)
+{
+    struct cpu *c = this_cpu();
+    struct arch_cpu *a = arch_of(c);
+    a->nmi_count++;
+    a->in_nmi = true;
+    log_warn("NMI on CPU %u: %s, ring %u, interrupts %s", c->id, c->running ? c->running->name : "(no thread)",
+             (unsigned)(tf->cs & 3), tf->rflags & 0x200 ? "on" : "off");
+    if (!trapframe_from_user(tf))
+        backtrace_print(tf->rip, tf->rbp);
+    a->in_nmi = false;
+}
+
 static void stop_others(unsigned self)
 {
     for (unsigned i = 0; i < cpu_count(); i++) {

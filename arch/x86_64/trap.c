@@ -136,7 +136,7 @@ void trap_dispatch_paranoid(struct trapframe *tf)
     if (vector == VECTOR_NMI) {
         if (panic_active())
             panic_nmi(tf);
-        arch_of(this_cpu())->nmi_count++;
+        nmi_report(tf);
         return;
     }
     panic_trap(tf, vector, 0);

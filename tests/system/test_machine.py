@@ -74,3 +74,16 @@ def test_memory_holes_and_clock_sources(mem, kind, tmp_path):
     free = int(summary.split("of memory, ")[1].split()[0])
     size = int(mem[:-1]) * (1024 if mem.endswith("G") else 1)
     assert free > size * 0.97 - 8
+
+
+def test_an_nmi_shows_every_cpu_and_does_no_harm(tmp_path):
+    config = machine(smp=4, mem="256M", net_queues=0, net="none", append="hold=button")
+    with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
+        vm.wait_line("hold: waiting", 60)
+        for _ in range(20):
+            at = vm.mark()
+            vm.qmp.command("inject-nmi")
+            for cpu in range(4):
+                vm.wait_line(f"NMI on CPU {cpu}: idle", 30, since=at)
+        vm.power_button()
+        assert vm.wait_exit(60) == 42
