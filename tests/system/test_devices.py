@@ -1,0 +1,157 @@
+"""Disks and interrupts of every kind: each rung of the vector ladder, odd queues and rings, errors, restart, resize.
+
+Inside the image tests/guest/block_*.c write, read back and compare; here the machines are made and the console read."""
+import re
+
+import pytest
+
+import weirvm
+from conftest import SOAK, machine
+
+LOAD = "test=block_verify,block_split,block_refused,block_plug,block_crowd"
+
+
+def make_disk(tmp_path, name, mib=64):
+    path = str(tmp_path / name)
+    with open(path, "wb") as f:
+        f.truncate(mib << 20)
+    return path
+
+
+def drives(tmp_path, count, options="", cache="unsafe"):
+    """`count` scratch disks. Device options after a comma."""
+    found = []
+    for i in range(count):
+        path = make_disk(tmp_path, f"s{i}.img")
+        found += ["-drive", f"if=none,id=s{i},format=raw,file={path},cache={cache}",
+                  "-device", f"virtio-blk-pci,id=sd{i},drive=s{i},serial=scratch{i}{options}"]
+    return found
+
+
+def nic(pairs_vectors):
+    """A NIC with 16 pairs that is connected to nothing."""
+    return ["-netdev", "hubport,id=h0,hubid=0", "-device", f"virtio-net-pci,netdev=h0,mq=on,vectors={pairs_vectors}"]
+
+
+def run(tmp_path, extra, append=LOAD, smp=8, timeout=240, **options):
+    config = machine(smp=smp, mem=options.pop("mem", "1G"), net_queues=0, net="none", qemu_extra=extra,
+                     append=append + " ip=10.0.0.2/24", **options)
+    with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
+        status = vm.wait_exit(timeout)
+        console = "\n".join(vm.lines)
+    assert status == 0, f"status {status}:\n{console}"
+    assert re.search(r"^\d+ passed, 0 failed", console, re.M), console
+    assert "no scratch disk" not in console
+    assert "watchdog rescue" not in console and "fenced" not in console
+    return console
+
+
+RUNGS = {  # irq.vectors: what the plan must say
+    217: "shared in the device", 64: "shared in the device", 16: "one for the device",
+    8: "system-wide shared", 4: "system-wide shared", 1: "system-wide shared", 0: "polled",
+}
+
+
+@pytest.mark.parametrize("vectors", RUNGS if SOAK else [217, 8, 0])
+def test_eight_disks_of_48_queues_and_a_nic_at_every_rung(vectors, tmp_path):
+    console = run(tmp_path, drives(tmp_path, 8) + nic(34), f"{LOAD} irq.vectors={vectors}", smp=48)
+    assert RUNGS[vectors] in console
+    used, pool = map(int, re.search(r"irq: (\d+) of (\d+) vectors planned", console).groups())
+    assert used <= pool == vectors
+    assert console.count("48 queues\n") >= 8  # block_verify: every queue of every disk was used
+
+
+def test_the_nic_may_come_first(tmp_path):
+    run(tmp_path, nic(34) + drives(tmp_path, 4), smp=16)
+
+
+@pytest.mark.parametrize("kind", ["q35", "pc"])
+@pytest.mark.parametrize("vectors", [0, 1, 2, 3])
+def test_devices_with_few_msix_entries_or_none(kind, vectors, tmp_path):
+    console = run(tmp_path, drives(tmp_path, 4, f",vectors={vectors}") + nic(vectors), machine=kind)
+    assert ("line 1" in console) == (vectors == 0)
+
+
+@pytest.mark.parametrize("options", [
+    "queue-size=4,num-queues=1", "queue-size=16,num-queues=4", "queue-size=4,indirect_desc=off",
+    "seg-max-adjust=off,queue-size=64", "queue-size=1024", "event_idx=off", "indirect_desc=off,event_idx=off",
+    "disable-legacy=on", "packed=on", "iommu_platform=on,disable-legacy=on", "num-queues=64",
+    "logical_block_size=4096,physical_block_size=4096",
+])
+def test_rings_queues_and_features(options, tmp_path):
+    console = run(tmp_path, drives(tmp_path, 2, "," + options), smp=48 if "queue-size=4,num" in options else 8)
+    if "queue-size=4" in options:
+        assert re.search(r", [1-9]\d* waits for room", console)  # the ring really was too small
+
+
+def test_memory_above_the_pci_hole_and_disks_behind_bridges(tmp_path):
+    bridges = ["-device", "pci-bridge,id=b1,chassis_nr=1", "-device", "pci-bridge,id=b2,chassis_nr=2,bus=b1"]
+    console = run(tmp_path, bridges + drives(tmp_path, 1, ",bus=b1,addr=3") + [
+        "-drive", f"if=none,id=x,format=raw,file={make_disk(tmp_path, 'x.img')}",
+        "-device", "virtio-blk-pci,drive=x,serial=scratch9,bus=b2,addr=7"], mem="5G")
+    assert "vdb: virtio-blk" in console
+
+
+def test_a_legacy_only_disk_is_refused_and_the_others_work(tmp_path):
+    legacy = ["-drive", f"if=none,id=l,format=raw,file={make_disk(tmp_path, 'l.img')}",
+              "-device", "virtio-blk-pci,drive=l,disable-modern=on,disable-legacy=off"]
+    assert "no modern (virtio 1.0) interface" in run(tmp_path, legacy + drives(tmp_path, 2))
+
+
+@pytest.mark.parametrize("block", [512, 4096])
+def test_zeroes_and_discards_stay_in_their_range(block, tmp_path):
+    run(tmp_path, drives(tmp_path, 1, f",logical_block_size={block},physical_block_size=4096,discard=on"),
+        "test=block_zeroes")
+
+
+def test_data_is_there_after_a_restart_and_a_changed_byte_is_seen(tmp_path):
+    run(tmp_path, drives(tmp_path, 2, cache="writeback"), "test=block_persist test.persist=fill")
+    kept = [(tmp_path / f"s{i}.img").read_bytes() for i in range(2)]
+    for i in range(2):  # drives() makes the files anew
+        (tmp_path / f"kept{i}").write_bytes(kept[i])
+
+    def compare():
+        extra = []
+        for i in range(2):
+            extra += ["-drive", f"if=none,id=k{i},format=raw,file={tmp_path}/kept{i}",
+                      "-device", f"virtio-blk-pci,drive=k{i},serial=scratch{i}"]
+        return run(tmp_path, extra, "test=block_persist test.persist=compare")
+
+    compare()
+    with open(tmp_path / "kept1", "r+b") as f:
+        f.seek(5_000_000)
+        byte = f.read(1)
+        f.seek(5_000_000)
+        f.write(bytes([byte[0] ^ 1]))
+    with pytest.raises(AssertionError, match="1 failed"):
+        compare()
+
+
+def test_a_read_only_disk(tmp_path):
+    extra = ["-drive", f"if=none,id=r,format=raw,readonly=on,file={make_disk(tmp_path, 'r.img')}",
+             "-device", "virtio-blk-pci,drive=r,serial=readonly"]
+    assert "no disk with" not in run(tmp_path, extra, "test=block_read_only")
+
+
+def test_errors_reach_the_request_they_belong_to(tmp_path):
+    rules = tmp_path / "rules"
+    rules.write_text("".join(f'[inject-error]\nevent = "none"\niotype = "{kind}"\nerrno = "5"\nonce = "on"\n'
+                             for kind in ("write", "read", "flush")))
+    # Not as the first disk: the search for a root file system would take the read error.
+    extra = drives(tmp_path, 1) + [
+             "-drive", f"if=none,id=f,format=raw,file=blkdebug:{rules}:{make_disk(tmp_path, 'f.img')},"
+                       "werror=report,rerror=report",
+             "-device", "virtio-blk-pci,drive=f,serial=faulty"]
+    assert "no disk with" not in run(tmp_path, extra, "test=block_errors")
+
+
+@pytest.mark.parametrize("vectors", [64, 0])
+def test_a_disk_grows_while_it_is_used(vectors, tmp_path):
+    extra = ["-drive", f"if=none,id=g,format=raw,file={make_disk(tmp_path, 'g.img')}",
+             "-device", "virtio-blk-pci,drive=g,serial=grows"]
+    config = machine(smp=4, mem="512M", net_queues=0, net="none", qemu_extra=extra,
+                     append=f"test=block_resize irq.vectors={vectors}")
+    with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
+        vm.wait_line("block_resize: waiting", 60)
+        vm.qmp.command("block_resize", device="g", size=96 << 20)
+        assert vm.wait_exit(90) == 0, "\n".join(vm.lines)
