@@ -152,6 +152,14 @@ GUEST_TEST(timer_sleep_is_not_early)
     return 0;
 }
 
+/* Other kernel threads wake up now and then and meet somebody on a CPU: a few ticks for each are right. */
+static bool few_ticks(const struct sched_totals *before, const struct sched_totals *after)
+{
+    uint64_t ticks = after->ticks - before->ticks, wakes = after->wakes - before->wakes;
+    log_info("%lu ticks, %lu wake-ups", (unsigned long)ticks, (unsigned long)wakes);
+    return ticks <= 5 + 4 * wakes;
+}
+
 /* An idle CPU takes no timer interrupt, and one with a single thread none for time slices. */
 GUEST_TEST(timer_tickless)
 {
@@ -160,10 +168,10 @@ GUEST_TEST(timer_tickless)
     sched_totals(&before);
     sleep_ms(300);
     sched_totals(&after);
-    GUEST_CHECK(after.ticks - before.ticks <= 5); /* other kernel threads may meet on a CPU; 300 if it ticked */
+    GUEST_CHECK(few_ticks(&before, &after)); /* 300 if it ticked */
     sched_totals(&before);
     burn_ns(200 * NSEC_PER_MSEC);
     sched_totals(&after);
-    GUEST_CHECK(after.ticks - before.ticks <= 5); /* the same; 50 to 200 if it ticked */
+    GUEST_CHECK(few_ticks(&before, &after)); /* 50 to 200 if it ticked */
     return 0;
 }
