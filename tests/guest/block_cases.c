@@ -132,10 +132,10 @@ GUEST_TEST(block_errors)
         return 0;
     char *buf = kzalloc(4096);
     GUEST_CHECK(buf);
-    GUEST_CHECK(block_write(d, 0, buf, 4096) == -EIO);
-    GUEST_CHECK(block_write(d, 0, buf, 4096) == 0);
-    GUEST_CHECK(block_read(d, 0, buf, 4096) == -EIO);
-    GUEST_CHECK(block_read(d, 0, buf, 4096) == 0);
+    GUEST_CHECK(block_write(d, 1 << 20, buf, 4096) == -EIO);
+    GUEST_CHECK(block_write(d, 1 << 20, buf, 4096) == 0);
+    GUEST_CHECK(block_read(d, 1 << 20, buf, 4096) == -EIO);
+    GUEST_CHECK(block_read(d, 1 << 20, buf, 4096) == 0);
     GUEST_CHECK(block_flush(d) == -EIO);
     GUEST_CHECK(block_flush(d) == 0);
     kfree(buf);

@@ -134,10 +134,9 @@ def test_a_read_only_disk(tmp_path):
 
 
 def test_errors_reach_the_request_they_belong_to(tmp_path):
-    rules = tmp_path / "rules"
-    rules.write_text("".join(f'[inject-error]\nevent = "none"\niotype = "{kind}"\nerrno = "5"\nonce = "on"\n'
-                             for kind in ("write", "read", "flush")))
-    # Not as the first disk: the search for a root file system would take the read error.
+    rules = tmp_path / "rules"  # reads by sector: QEMU and the search for a root file system read the first
+    rules.write_text("".join(f'[inject-error]\nevent = "none"\niotype = "{kind}"\nerrno = "5"\nonce = "on"\n{where}'
+                             for kind, where in (("write", ""), ("read", 'sector = "2048"\n'), ("flush", ""))))
     extra = drives(tmp_path, 1) + [
              "-drive", f"if=none,id=f,format=raw,file=blkdebug:{rules}:{make_disk(tmp_path, 'f.img')},"
                        "werror=report,rerror=report",
