@@ -28,6 +28,7 @@ struct device_state {
     uint32_t ip, mask, gateway;    /* a as stack 0 has them */
 };
 
+static unsigned queues_expected = 1; /* of the largest device; written at INIT_BUS */
 static struct mutex devices_lock = MUTEX_INIT(devices_lock);
 static struct list devices = LIST_INIT(devices); /* D */
 static struct wait_queue address_wait = WAIT_QUEUE_INIT(address_wait);
@@ -249,6 +250,22 @@ bool device_owns_address(uint32_t ip)
     return found;
 }
 
+uint32_t device_source_address(uint32_t to)
+{
+    struct net_device *d;
+    uint32_t near = 0, far = 0;
+    mutex_lock(&devices_lock);
+    list_for_each_entry(d, &devices, link) {
+        const struct device_state *s = state_of(d);
+        if (s->ip && ((s->ip ^ to) & s->mask) == 0)
+            near = s->ip;
+        else if (s->ip && !far)
+            far = s->ip;
+    }
+    mutex_unlock(&devices_lock);
+    return near ? near : far;
+}
+
 static void configure(struct net_device *d)
 {
     struct device_state *state = state_of(d);
@@ -339,10 +356,16 @@ static bool state_make(struct net_device *d)
     return true;
 }
 
+void net_device_expect(unsigned rx_queues)
+{
+    queues_expected = MAX(queues_expected, rx_queues);
+}
+
 int net_device_register(struct net_device *d)
 {
     static unsigned next_number;
     mutex_lock(&devices_lock);
+    net_stacks_start(queues_expected);
     snprintf(d->name, sizeof(d->name), "eth%u", next_number);
     if (!state_make(d)) {
         state_free(d);
@@ -409,6 +432,7 @@ static void net_addresses_init(void)
 {
     struct net_device *d;
     mutex_lock(&devices_lock);
+    net_stacks_start(queues_expected);
     addresses_configured = true;
     list_for_each_entry(d, &devices, link)
         configure(d);

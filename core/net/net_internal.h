@@ -55,6 +55,8 @@ void device_flush_locked(struct stack *st);
 void transmit_init(void);
 void transmit_flush_tso_locked(struct stack *st);
 bool device_owns_address(uint32_t ip);
+uint32_t device_source_address(uint32_t to); /* what frames to that address come from; 0 = none */
+void net_stacks_start(unsigned wanted);      /* once: the first device, or INIT_NET without one */
 void device_follow_addresses_locked(struct stack *st);
 /* ADDRESS/LENGTH[,GATEWAY], in network order. 0 or -EINVAL. */
 int net_parse_address(const char *text, uint32_t *ip, uint32_t *mask, uint32_t *gateway) __must_check;

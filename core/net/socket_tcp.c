@@ -1,6 +1,9 @@
 /* TCP sockets: connection life, and what lwIP tells (called under the stack's lock). */
 #include "core/net/net_internal.h"
 
+#define PORT_FIRST 32768u
+#define PORT_COUNT 28000u
+#define PORT_TRIES 64u /* for each stack */
 #define BACKLOG_CAP 4096u
 #define HALF_OPEN_CAP 256u /* lwIP looks its connections up one by one */
 
@@ -14,7 +17,23 @@ void tcp_options_apply_locked(struct socket *s)
     s->stack->ops->tcp_keepalive(s->tcp, &s->options.keepalive);
 }
 
-static int connect_locked(struct socket *s, const struct stack_address *a)
+/* A connection to elsewhere from one of several stacks: its answers must be steered to this one, so its port
+ * is chosen by the hash. 0, or -EADDRNOTAVAIL. */
+static int bind_at_home_locked(struct socket *s, uint32_t source, const struct stack_address *to)
+{
+    static uint32_t next; /* a */
+    struct stack *st = s->stack;
+    for (unsigned i = 0; i < PORT_TRIES * stack_count; i++) {
+        uint32_t x = atomic_fetch_add(&next, 1) * 2654435761u + (uint32_t)clock_monotonic_ns();
+        struct stack_address local = { 0, (uint16_t)(PORT_FIRST + (x >> 8) % PORT_COUNT) };
+        uint32_t hash = steer_hash(__builtin_bswap32(source), __builtin_bswap32(to->ip), local.port, to->port);
+        if (hash % stack_count == st->index && !st->ops->tcp_bind(s->tcp, &local, false))
+            return 0;
+    }
+    return -EADDRNOTAVAIL;
+}
+
+static int connect_locked(struct socket *s, const struct stack_address *a, uint32_t source)
 {
     struct stack *st = s->stack;
     if (!s->tcp) {
@@ -25,10 +44,13 @@ static int connect_locked(struct socket *s, const struct stack_address *a)
         socket_get(s);
     }
     tcp_options_apply_locked(s);
+    int r = source && !s->bound ? bind_at_home_locked(s, source, a) : 0;
+    if (r)
+        return r;
     spin_lock(&s->lock);
     s->state = SOCKET_CONNECTING;
     spin_unlock(&s->lock);
-    int r = st->ops->tcp_connect(s->tcp, a);
+    r = st->ops->tcp_connect(s->tcp, a);
     struct stack_address local, remote;
     if (!r)
         st->ops->tcp_names(s->tcp, &local, &remote);
@@ -46,6 +68,7 @@ static int connect_locked(struct socket *s, const struct stack_address *a)
 int tcp_socket_connect(struct socket *s, const struct stack_address *a)
 {
     int r = 0;
+    uint32_t source = stack_count > 1 && !device_owns_address(a->ip) ? device_source_address(a->ip) : 0;
     stack_lock(s->stack);
     spin_lock(&s->lock);
     enum socket_state state = s->state;
@@ -66,7 +89,7 @@ int tcp_socket_connect(struct socket *s, const struct stack_address *a)
     }
     spin_unlock(&s->lock);
     if (state == SOCKET_NEW)
-        r = connect_locked(s, a);
+        r = connect_locked(s, a, source);
     stack_unlock(s->stack);
     if (state != SOCKET_NEW || r)
         return r;

@@ -1,6 +1,5 @@
 /* Stack instances: who is inside, what is left to do for the one who leaves, timers. */
 #include <weir/cmdline.h>
-#include <weir/init.h>
 #include <weir/time.h>
 #include "core/net/device.h"
 
@@ -219,19 +218,22 @@ static bool stack_start(struct stack *st, unsigned index)
     return true;
 }
 
-static void net_stacks_init(void)
+void net_stacks_start(unsigned wanted)
 {
-    unsigned wanted = (unsigned)cmdline_u64("net.stacks", 1);
+    if (stack_count)
+        return;
+    wanted = (unsigned)cmdline_u64("net.stacks", wanted);
     wanted = MAX(1u, MIN(MIN(wanted, cpu_count()), NET_STACKS_MAX));
     transmit_init();
     stacks = kcalloc(wanted, sizeof(*stacks));
     if (!stacks)
         panic("net: no memory for %u stacks", wanted);
-    while (stack_count < wanted && stack_start(&stacks[stack_count], stack_count))
-        stack_count++;
-    if (!stack_count)
+    unsigned started = 0;
+    while (started < wanted && stack_start(&stacks[started], started))
+        started++;
+    if (!started)
         panic("net: no protocol stack could be started");
-    if (stack_count < wanted)
-        log_warn("net: %u of %u protocol stacks started", stack_count, wanted);
+    if (started < wanted)
+        log_warn("net: %u of %u protocol stacks started", started, wanted);
+    stack_count = started;
 }
-INIT_CALL(INIT_CORE, net_stacks_init);

@@ -27,8 +27,12 @@ enum steer_kind steer_frame(const uint8_t *frame, uint32_t len, uint32_t *hash)
     *hash = 0;
     if (len < 14)
         return STEER_FIRST;
-    if (frame[12] == 0x08 && frame[13] == 0x06)
-        return STEER_ALL; /* ARP: each stack has a table of its own */
+    if (frame[12] == 0x08 && frame[13] == 0x06 && len >= 42) {
+        /* ARP: each stack has a table of its own, so each hears answers and announcements (sender and target
+         * are the same). Questions are answered by one. */
+        bool announcement = !memcmp(frame + 28, frame + 38, 4);
+        return frame[21] == 2 || announcement ? STEER_ALL : STEER_FIRST;
+    }
     if (len < 34 || frame[12] != 0x08 || frame[13] != 0x00)
         return STEER_FIRST;
     const uint8_t *ip = frame + 14;

@@ -179,6 +179,7 @@ static int nic_probe(struct pci_device *pci)
         nic_free(nic);
         return error;
     }
+    net_device_expect(nic->pairs);
     pci->driver_data = nic;
     return 0;
 }

@@ -39,6 +39,8 @@ struct net_device_ops {
                     const struct net_tx_info *info, void (*done)(void *cookie), void *cookie, bool more);
     void (*flush)(struct net_device *d, unsigned queue); /* doorbell now */
 };
+/* At probe: a device with so many receive queues will come; as many protocol stacks are made. */
+void net_device_expect(unsigned rx_queues);
 int net_device_register(struct net_device *d) __must_check;
 void net_device_unregister(struct net_device *d);
 void net_device_link_changed(struct net_device *d);

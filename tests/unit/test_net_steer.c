@@ -66,8 +66,16 @@ static void what_belongs_to_no_flow_goes_to_the_first_stack_or_all(void **state)
     make_frame(f, 17, 1, 2, 3, 4);
     f[20] = 0x20;
     assert_int_equal(steer_frame(f, 64, &hash), STEER_FIRST); /* a fragment */
+    memset(f, 0, 64);
+    f[12] = 0x08;
     f[13] = 0x06;
-    assert_int_equal(steer_frame(f, 64, &hash), STEER_ALL); /* ARP */
+    f[28] = 10;
+    f[21] = 2;
+    assert_int_equal(steer_frame(f, 64, &hash), STEER_ALL); /* ARP answer */
+    f[21] = 1;
+    assert_int_equal(steer_frame(f, 64, &hash), STEER_FIRST); /* a question is answered once */
+    f[38] = 10;
+    assert_int_equal(steer_frame(f, 64, &hash), STEER_ALL); /* an announcement */
 }
 
 static void short_and_lying_frames_are_not_read_beyond_their_end(void **state)
