@@ -1,28 +1,31 @@
 /*
- * epoll. An item watches one (file, descriptor). A call-back on the file's wait queue puts the item on the
- * ready list and wakes a waiter, so that waiting costs O(ready).
+ * epoll. An item watches one (file, descriptor). A call-back on the file's wait queue puts the item
+ * on the ready list and wakes a waiter, so that waiting costs O(ready).
  *
  * An item does not keep its file alive: when the file's last reference goes, file_put calls
  * epoll_file_release, which removes the items before the file's own release runs.
  *
- * Locks, in this order: epoll_links (sleeping: which item hangs on which file) > epoll->mutex (sleeping:
- * the item tree; held while files are asked) > a source's wait-queue lock > epoll->lock (spin, irqsave: the
- * ready list) > wait-queue locks of the epoll itself. Nested epolls repeat the last three, outer ones later;
- * depth is bounded and loops are refused.
+ * Locks, in this order: epoll_links (sleeping: which item hangs on which file) > epoll->mutex
+ * (sleeping: the item tree; held while files are asked) > a source's wait-queue lock > epoll->lock
+ * (spin, irqsave: the ready list) > wait-queue locks of the epoll itself. Nested epolls repeat the
+ * last three, outer ones later; depth is bounded and loops are refused.
  */
 #include "linuxio.h"
 #include <weir/init.h>
 
-#define EPOLLEXCLUSIVE (1u << 28)
-#define EPOLLWAKEUP (1u << 29)
-#define EPOLLONESHOT (1u << 30)
-#define EPOLLET (1u << 31)
+#define EPOLLEXCLUSIVE     (1u << 28)
+#define EPOLLWAKEUP        (1u << 29)
+#define EPOLLONESHOT       (1u << 30)
+#define EPOLLET            (1u << 31)
 #define EPOLL_PRIVATE_BITS (EPOLLEXCLUSIVE | EPOLLWAKEUP | EPOLLONESHOT | EPOLLET)
-#define EPOLL_NEST_MOST 4
-#define ITEM_QUEUES 2 /* most wait queues that one file registers with */
+#define EPOLL_NEST_MOST    4
+#define ITEM_QUEUES        2 /* most wait queues that one file registers with */
 
 enum { EPOLL_CTL_ADD = 1, EPOLL_CTL_DEL = 2, EPOLL_CTL_MOD = 3 };
-struct epoll_event_user { uint32_t events; uint64_t data; } __packed;
+struct epoll_event_user {
+    uint32_t events;
+    uint64_t data;
+} __packed;
 
 struct epoll;
 struct epoll_waiter {
@@ -32,24 +35,24 @@ struct epoll_waiter {
 };
 /* Key: I immutable, m epoll->mutex, l epoll->lock, g epoll_links. */
 struct epoll_item {
-    struct rb_node node;      /* m */
-    struct epoll *epoll;      /* I */
-    struct file *file;        /* I not counted */
-    int fd;                   /* I */
-    uint32_t events;          /* m (a for the call-back) */
-    uint64_t data;            /* m */
-    struct list ready_link;   /* l on the ready list, or pointing to itself */
-    struct list file_link;    /* g */
+    struct rb_node node;    /* m */
+    struct epoll *epoll;    /* I */
+    struct file *file;      /* I not counted */
+    int fd;                 /* I */
+    uint32_t events;        /* m (a for the call-back) */
+    uint64_t data;          /* m */
+    struct list ready_link; /* l on the ready list, or pointing to itself */
+    struct list file_link;  /* g */
     struct epoll_waiter waiters[ITEM_QUEUES];
 };
 struct epoll {
-    struct file *file;        /* I the file that this is */
+    struct file *file; /* I the file that this is */
     struct mutex mutex;
-    struct rb_tree items;     /* m */
+    struct rb_tree items; /* m */
     spinlock_t lock;
-    struct list ready;        /* l */
-    struct wait_queue wait;   /* threads in epoll_wait */
-    struct wait_queue poll;   /* who polls this epoll */
+    struct list ready;      /* l */
+    struct wait_queue wait; /* threads in epoll_wait */
+    struct wait_queue poll; /* who polls this epoll */
 };
 
 static struct mutex epoll_links = MUTEX_INIT(epoll_links);
@@ -88,8 +91,8 @@ static bool epoll_callback(struct waiter *w, unsigned events)
     /* A waker that names no event says only that something changed. */
     if (events && !(events & wanted))
         return false;
-    /* Even when it is on the list already a waiter may be going to sleep after having looked: the waiter
-     * tests the list after it has queued itself, and the list is changed before this. */
+    /* Even when it is on the list already a waiter may be going to sleep after having looked: the
+     * waiter tests the list after it has queued itself, and the list is changed before this. */
     item_mark_ready(item);
     epoll_wake(item->epoll);
     return true;
@@ -157,12 +160,14 @@ static void item_insert(struct epoll *ep, struct epoll_item *new_item)
         struct epoll_item *item = container_of(*link, struct epoll_item, node);
 
         parent = *link;
-        link = item_compare(item, new_item->file, new_item->fd) > 0 ? &parent->left : &parent->right;
+        link =
+            item_compare(item, new_item->file, new_item->fd) > 0 ? &parent->left : &parent->right;
     }
     rb_insert(&ep->items, &new_item->node, parent, link);
 }
 
-/* epoll_links and ep->mutex held. The call-backs are gone first, so nobody puts it on the list again. */
+/* epoll_links and ep->mutex held. The call-backs are gone first, so nobody puts it on the list
+ * again. */
 static void item_remove_locked(struct epoll *ep, struct epoll_item *item)
 {
     uint64_t flags;
@@ -181,8 +186,8 @@ static void item_remove_locked(struct epoll *ep, struct epoll_item *item)
 
 void epoll_file_release(struct file *f)
 {
-    /* Both ends are looked at: a remover on another CPU unlinks in two steps, and the file must outlive
-     * the second. No reference is left, so nothing is added any more. */
+    /* Both ends are looked at: a remover on another CPU unlinks in two steps, and the file must
+     * outlive the second. No reference is left, so nothing is added any more. */
     if (likely(atomic_load_acquire(&f->epoll_items.next) == &f->epoll_items &&
                atomic_load_acquire(&f->epoll_items.prev) == &f->epoll_items))
         return;
@@ -217,8 +222,8 @@ static void epoll_release(struct file *f)
 #define HARVEST_CHUNK 16
 
 /*
- * Ask the files of ready items what they have; up to `most` answers. Items that stay ready by level go back
- * to the end of the list, so that a full answer is fair to the others.
+ * Ask the files of ready items what they have; up to `most` answers. Items that stay ready by level
+ * go back to the end of the list, so that a full answer is fair to the others.
  */
 static unsigned harvest(struct epoll *ep, struct epoll_event_user *out, unsigned most)
 {
@@ -374,7 +379,8 @@ static long epoll_wait_masked(const uint64_t a[6], uint64_t deadline_ns)
         return result;
     result = do_epoll_wait(a[0], a[1], (int)a[2], deadline_ns);
     if (result == -EINTR)
-        return -ERESTART_NEVER; /* the handler runs under the swapped mask, then the old one returns */
+        return -ERESTART_NEVER; /* the handler runs under the swapped mask, then the old one returns
+                                 */
     mask_restore();
     return result;
 }
@@ -426,7 +432,7 @@ static unsigned epoll_poll(struct file *f, struct poll_table *pt)
         if (events && list_empty(&item->ready_link))
             list_add(&batch, &item->ready_link);
     }
-    list_for_each_entry_safe(item, next, &batch, ready_link) {
+    list_for_each_entry_safe (item, next, &batch, ready_link) {
         list_del(&item->ready_link);
         list_add_tail(&ep->ready, &item->ready_link);
     }
@@ -437,13 +443,14 @@ static unsigned epoll_poll(struct file *f, struct poll_table *pt)
 
 const struct file_ops epoll_ops = {.poll = epoll_poll, .release = epoll_release};
 
-/* Levels of epolls that watch ep. epoll_links held, so no link changes; bounded by what was let in. */
+/* Levels of epolls that watch ep. epoll_links held, so no link changes; bounded by what was let in.
+ */
 static unsigned levels_above(const struct epoll *ep)
 {
     struct epoll_item *item;
     unsigned most = 0;
 
-    list_for_each_entry(item, &ep->file->epoll_items, file_link)
+    list_for_each_entry (item, &ep->file->epoll_items, file_link)
         most = MAX(most, 1 + levels_above(item->epoll));
     return most;
 }
@@ -502,13 +509,15 @@ static long item_add(struct epoll *ep, struct file *f, int fd, const struct epol
 }
 
 /* ep->mutex held. */
-static long item_modify(struct epoll *ep, struct epoll_item *item, const struct epoll_event_user *ev)
+static long item_modify(struct epoll *ep, struct epoll_item *item,
+                        const struct epoll_event_user *ev)
 {
     if ((item->events & EPOLLEXCLUSIVE) || (ev->events & EPOLLEXCLUSIVE))
         return -EINVAL;
     item->data = ev->data;
     atomic_store_relaxed(&item->events, ev->events | POLLERR | POLLHUP);
-    /* The call-back sees the new interest, or what it dropped under the old one is seen by asking now. */
+    /* The call-back sees the new interest, or what it dropped under the old one is seen by asking
+     * now. */
     barrier_full();
     if (file_events(item->file, NULL) & item->events) {
         item_mark_ready(item);
@@ -565,7 +574,8 @@ static long item_change(struct epoll *ep, struct file *f, int fd, const struct e
     return result;
 }
 
-static long epoll_control(struct file *epf, struct file *f, int op, int fd, const struct epoll_event_user *ev)
+static long epoll_control(struct file *epf, struct file *f, int op, int fd,
+                          const struct epoll_event_user *ev)
 {
     if (!epf || !f)
         return -EBADF;

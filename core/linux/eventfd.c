@@ -2,13 +2,13 @@
 #include "linuxio.h"
 
 #define EFD_SEMAPHORE 1u
-#define EVENTFD_MOST (UINT64_MAX - 1)
+#define EVENTFD_MOST  (UINT64_MAX - 1)
 
 /* Key: l lock */
 struct eventfd {
     spinlock_t lock;
-    uint64_t count;           /* l (a for poll) */
-    bool semaphore;           /* I */
+    uint64_t count; /* l (a for poll) */
+    bool semaphore; /* I */
     struct wait_queue wait;
 };
 
@@ -52,7 +52,8 @@ static ssize_t eventfd_read(struct file *f, struct uio *u, uint64_t *offset)
     }
     if (wait_queue_active(&e->wait))
         wake_events(&e->wait, POLLOUT, 1);
-    return uio_copy_out(u, &value, sizeof(value)) == sizeof(value) ? (ssize_t)sizeof(value) : -EFAULT;
+    return uio_copy_out(u, &value, sizeof(value)) == sizeof(value) ? (ssize_t)sizeof(value)
+                                                                   : -EFAULT;
 }
 
 static ssize_t eventfd_write(struct file *f, struct uio *u, uint64_t *offset)
@@ -69,7 +70,8 @@ static ssize_t eventfd_write(struct file *f, struct uio *u, uint64_t *offset)
     while (!eventfd_add(e, value)) {
         if (file_nonblocking(f))
             return -EAGAIN;
-        if (wait_event_interruptible(&e->wait, value <= EVENTFD_MOST - atomic_load_acquire(&e->count)))
+        if (wait_event_interruptible(&e->wait,
+                                     value <= EVENTFD_MOST - atomic_load_acquire(&e->count)))
             return -ERESTARTSYS;
     }
     if (wait_queue_active(&e->wait))
@@ -93,7 +95,10 @@ static void eventfd_release(struct file *f)
 }
 
 const struct file_ops eventfd_ops = {
-    .read = eventfd_read, .write = eventfd_write, .poll = eventfd_poll, .release = eventfd_release,
+    .read = eventfd_read,
+    .write = eventfd_write,
+    .poll = eventfd_poll,
+    .release = eventfd_release,
 };
 
 static long do_eventfd(uint32_t initial, unsigned flags)
@@ -128,10 +133,10 @@ long sys_eventfd2(const uint64_t a[6])
     return do_eventfd((uint32_t)a[0], (unsigned)a[1]);
 }
 
-#define MFD_CLOEXEC 1u
+#define MFD_CLOEXEC       1u
 #define MFD_ALLOW_SEALING 2u
-#define MFD_NOEXEC_SEAL 8u
-#define MFD_EXEC 16u
+#define MFD_NOEXEC_SEAL   8u
+#define MFD_EXEC          16u
 
 long sys_memfd_create(const uint64_t a[6])
 {
@@ -148,7 +153,8 @@ long sys_memfd_create(const uint64_t a[6])
     if (a[1] & ~(uint64_t)(MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL | MFD_EXEC))
         return -EINVAL;
     /* A file of the shared-memory file system that loses its name at once. */
-    snprintf(path, sizeof(path), "/dev/shm/.memfd-%lu", (unsigned long)atomic_fetch_add(&serial, 1));
+    snprintf(path, sizeof(path), "/dev/shm/.memfd-%lu",
+             (unsigned long)atomic_fetch_add(&serial, 1));
     root = vfs_root();
     error = vfs_open(root, path, O_RDWR | O_CREAT | O_EXCL, 0600, c, &f);
     if (!error) {

@@ -1,29 +1,34 @@
 /*
- * Advisory locks: fcntl's on byte ranges, owned by a process, and flock's on whole files, owned by an open
- * file. Both live in one hash by inode. A process's range locks on a file go when it closes any descriptor
- * of that file; flock's go with the last reference of the open file.
+ * Advisory locks: fcntl's on byte ranges, owned by a process, and flock's on whole files, owned by
+ * an open file. Both live in one hash by inode. A process's range locks on a file go when it closes
+ * any descriptor of that file; flock's go with the last reference of the open file.
  */
 #include "linuxio.h"
 #include <weir/init.h>
 
 enum { F_GETLK = 5, F_SETLK = 6, F_SETLKW = 7, F_RDLCK = 0, F_WRLCK = 1, F_UNLCK = 2 };
 enum { LOCK_SH = 1, LOCK_EX = 2, LOCK_NB = 4, LOCK_UN = 8 };
-struct flock_user { int16_t type, whence; int32_t pad; int64_t start, len; int32_t pid, pad2; };
+struct flock_user {
+    int16_t type, whence;
+    int32_t pad;
+    int64_t start, len;
+    int32_t pid, pad2;
+};
 
 #define LOCK_BUCKETS 64
 
 /* Key: I immutable, b bucket lock. The owner is never followed. */
 struct file_lock {
-    struct list link;       /* b */
-    struct inode *inode;    /* I kept by the descriptor */
-    const void *owner;      /* I struct files for ranges, struct file for flock */
-    bool whole;             /* I flock */
-    int type;               /* b F_RDLCK or F_WRLCK */
-    uint64_t start, end;    /* b [start, end] inclusive */
-    int pid;                /* I */
+    struct list link;    /* b */
+    struct inode *inode; /* I kept by the descriptor */
+    const void *owner;   /* I struct files for ranges, struct file for flock */
+    bool whole;          /* I flock */
+    int type;            /* b F_RDLCK or F_WRLCK */
+    uint64_t start, end; /* b [start, end] inclusive */
+    int pid;             /* I */
 };
 struct lock_bucket {
-    spinlock_t lock;        /* thread context */
+    spinlock_t lock; /* thread context */
     struct list locks;
     struct wait_queue wait; /* woken when a lock goes */
 };
@@ -44,7 +49,7 @@ static struct file_lock *find_conflict(struct lock_bucket *b, const struct file_
 {
     struct file_lock *l;
 
-    list_for_each_entry(l, &b->locks, link) {
+    list_for_each_entry (l, &b->locks, link) {
         if (l->inode == want->inode && l->whole == want->whole && l->owner != want->owner &&
             (l->type == F_WRLCK || want->type == F_WRLCK) && overlaps(l, want->start, want->end))
             return l;
@@ -69,12 +74,12 @@ static void lock_insert(struct lock_bucket *b, struct file_lock *l)
  * Clear the owner's locks in the range; a lock cut in the middle needs `spare` for its second part.
  * Cleared locks go to `freed`.
  */
-static void clear_range(struct lock_bucket *b, const struct file_lock *want, struct file_lock **spare,
-                        struct list *freed)
+static void clear_range(struct lock_bucket *b, const struct file_lock *want,
+                        struct file_lock **spare, struct list *freed)
 {
     struct file_lock *l, *next;
 
-    list_for_each_entry_safe(l, next, &b->locks, link) {
+    list_for_each_entry_safe (l, next, &b->locks, link) {
         if (l->inode != want->inode || l->whole != want->whole || l->owner != want->owner ||
             !overlaps(l, want->start, want->end))
             continue;
@@ -215,7 +220,8 @@ static long lock_query(const struct file_lock *want, struct flock_user *u, uint6
 
 long file_lock_fcntl(struct file *f, unsigned cmd, uint64_t arg)
 {
-    struct file_lock want = {.inode = f->inode, .owner = current_process()->files, .pid = current_process()->pid};
+    struct file_lock want = {
+        .inode = f->inode, .owner = current_process()->files, .pid = current_process()->pid};
     struct flock_user u;
     int error;
 

@@ -3,9 +3,10 @@
 #include <weir/init.h>
 
 #define FILES_FIRST 64
-#define FILES_MOST (1u << 20)
+#define FILES_MOST  (1u << 20)
 
-static bool files_allocate(unsigned capacity, struct file ***slots, uint64_t **used, uint64_t **cloexec)
+static bool files_allocate(unsigned capacity, struct file ***slots, uint64_t **used,
+                           uint64_t **cloexec)
 {
     *slots = kcalloc(capacity, sizeof(struct file *));
     *used = kcalloc(BITMAP_WORDS(capacity), sizeof(uint64_t));
@@ -39,7 +40,8 @@ struct files *files_create(void)
     return files_make(FILES_FIRST);
 }
 
-/* Room for numbers below `want`. Allocates without the lock, so another task may have grown it first. */
+/* Room for numbers below `want`. Allocates without the lock, so another task may have grown it
+ * first. */
 static int files_grow(struct files *fs, unsigned want)
 {
     unsigned capacity = FILES_FIRST;
@@ -290,7 +292,8 @@ long sys_dup(const uint64_t a[6])
     return f ? fd_install(f, 0, false) : -EBADF;
 }
 
-/* dup2 and dup3 once the numbers differ: replaces what `to` names, without a moment in which it is free. */
+/* dup2 and dup3 once the numbers differ: replaces what `to` names, without a moment in which it is
+ * free. */
 static long dup_to(unsigned from, unsigned to, bool cloexec)
 {
     struct files *fs = current_process()->files;
@@ -374,9 +377,23 @@ long sys_close_range(const uint64_t a[6])
 
 /* ---- fcntl ---- */
 
-enum { F_DUPFD = 0, F_GETFD = 1, F_SETFD = 2, F_GETFL = 3, F_SETFL = 4, F_GETLK = 5, F_SETLK = 6, F_SETLKW = 7,
-       F_SETOWN = 8, F_GETOWN = 9, F_SETSIG = 10, F_GETSIG = 11, F_DUPFD_CLOEXEC = 1030, F_SETPIPE_SZ = 1031,
-       F_GETPIPE_SZ = 1032 };
+enum {
+    F_DUPFD = 0,
+    F_GETFD = 1,
+    F_SETFD = 2,
+    F_GETFL = 3,
+    F_SETFL = 4,
+    F_GETLK = 5,
+    F_SETLK = 6,
+    F_SETLKW = 7,
+    F_SETOWN = 8,
+    F_GETOWN = 9,
+    F_SETSIG = 10,
+    F_GETSIG = 11,
+    F_DUPFD_CLOEXEC = 1030,
+    F_SETPIPE_SZ = 1031,
+    F_GETPIPE_SZ = 1032
+};
 #define FD_CLOEXEC 1
 #define SETFL_BITS (O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME | 020000 /* O_ASYNC */)
 
@@ -433,7 +450,8 @@ static long fcntl_on(struct file *f, unsigned fd, unsigned cmd, uint64_t arg)
     case F_SETFD:
         return fcntl_cloexec(fd, true, arg & FD_CLOEXEC);
     case F_GETFL:
-        /* What open alone uses is not remembered by Linux either; O_LARGEFILE is what a 64-bit program sees. */
+        /* What open alone uses is not remembered by Linux either; O_LARGEFILE is what a 64-bit
+         * program sees. */
         return (long)(atomic_load_relaxed(&f->flags) &
                       ~(uint32_t)(O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_CLOEXEC)) |
                (f->inode ? O_LARGEFILE : 0);
@@ -471,7 +489,13 @@ long sys_fcntl(const uint64_t a[6])
 
 /* ---- ioctl ---- */
 
-enum { FIONREAD = 0x541b, FIONBIO = 0x5421, FIONCLEX = 0x5450, FIOCLEX = 0x5451, FIOASYNC = 0x5452 };
+enum {
+    FIONREAD = 0x541b,
+    FIONBIO = 0x5421,
+    FIONCLEX = 0x5450,
+    FIOCLEX = 0x5451,
+    FIOASYNC = 0x5452
+};
 
 static long ioctl_nonblocking(struct file *f, uint64_t arg)
 {

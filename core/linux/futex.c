@@ -1,22 +1,29 @@
 /*
  * futex: sleep while a word of program memory holds a value.
  *
- * No wake-up is lost because the word is compared under the bucket's lock, the lock that a waker takes
- * after the program has changed the word: either the waiter sees the new value, or the waker sees the
- * waiter. The compare must not fault with a spinlock held, so it runs with faults refused; if the page is
- * not there it is brought in without the lock and everything starts again.
+ * No wake-up is lost because the word is compared under the bucket's lock, the lock that a waker
+ * takes after the program has changed the word: either the waiter sees the new value, or the waker
+ * sees the waiter. The compare must not fault with a spinlock held, so it runs with faults refused;
+ * if the page is not there it is brought in without the lock and everything starts again.
  */
 #include "linuxio.h"
 #include <weir/aspace.h>
 #include <weir/init.h>
 
-enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1, FUTEX_REQUEUE = 3, FUTEX_CMP_REQUEUE = 4, FUTEX_WAKE_OP = 5,
-       FUTEX_WAIT_BITSET = 9, FUTEX_WAKE_BITSET = 10 };
-#define FUTEX_PRIVATE 128u
+enum {
+    FUTEX_WAIT = 0,
+    FUTEX_WAKE = 1,
+    FUTEX_REQUEUE = 3,
+    FUTEX_CMP_REQUEUE = 4,
+    FUTEX_WAKE_OP = 5,
+    FUTEX_WAIT_BITSET = 9,
+    FUTEX_WAKE_BITSET = 10
+};
+#define FUTEX_PRIVATE        128u
 #define FUTEX_CLOCK_REALTIME 256u
-#define FUTEX_ANY UINT32_MAX
+#define FUTEX_ANY            UINT32_MAX
 
-#define BUCKETS 1024u
+#define BUCKETS    1024u
 #define WAKE_BATCH 16
 
 /* Key: b lock. Thread context only, interrupts stay on. Two buckets: by address. */
@@ -93,13 +100,13 @@ static void batch_wake(struct wake_batch *batch)
 }
 
 /* Take up to `most` waiters of the key, no more than the batch holds. */
-static unsigned take_matching_locked(struct futex_bucket *b, const struct futex_key *key, uint32_t bitset, unsigned most,
-                                     struct wake_batch *batch)
+static unsigned take_matching_locked(struct futex_bucket *b, const struct futex_key *key,
+                                     uint32_t bitset, unsigned most, struct wake_batch *batch)
 {
     struct futex_waiter *w, *next;
     unsigned n = 0;
 
-    list_for_each_entry_safe(w, next, &b->waiters, link) {
+    list_for_each_entry_safe (w, next, &b->waiters, link) {
         if (n == most || batch->count == WAKE_BATCH)
             break;
         if (!(w->bitset & bitset) || !key_equal(&w->key, key))
@@ -116,8 +123,9 @@ static long wake_key(const struct futex_key *key, unsigned most, uint32_t bitset
     struct wake_batch batch = {.count = 0};
     unsigned total = 0, n;
 
-    /* The program changed the word before it called. Lock seen free: a waiter that takes it later compares
-     * later and sees the new value; one that held it earlier is on the list. So the lock is read first. */
+    /* The program changed the word before it called. Lock seen free: a waiter that takes it later
+     * compares later and sees the new value; one that held it earlier is on the list. So the lock
+     * is read first. */
     barrier_full();
     if (!spin_is_locked(&b->lock)) {
         barrier_read();
@@ -177,7 +185,8 @@ static long enqueue_if_equal(struct futex_waiter *w, uint64_t addr, uint32_t val
     }
 }
 
-/* Leave the queue. True if still queued; false if a waker took it out first. A requeue may move it. */
+/* Leave the queue. True if still queued; false if a waker took it out first. A requeue may move it.
+ */
 static bool dequeue(struct futex_waiter *w)
 {
     struct futex_bucket *b;
@@ -197,7 +206,8 @@ static bool dequeue(struct futex_waiter *w)
 }
 
 /* 0 = woken, -EAGAIN, -ETIMEDOUT, -EINTR, -EFAULT, -EINVAL. */
-static long futex_wait(uint64_t addr, uint32_t value, uint32_t bitset, bool private, uint64_t deadline_ns)
+static long futex_wait(uint64_t addr, uint32_t value, uint32_t bitset, bool private,
+                       uint64_t deadline_ns)
 {
     struct futex_waiter w = {.bitset = bitset, .thread = current};
     struct wait_queue own; /* holds the sleep only: wakers go to the thread */
@@ -211,7 +221,8 @@ static long futex_wait(uint64_t addr, uint32_t value, uint32_t bitset, bool priv
     result = enqueue_if_equal(&w, addr, value);
     if (!result) {
         wait_queue_init(&own);
-        result = wait_event_interruptible_timeout(&own, !atomic_load_acquire(&w.bucket), deadline_ns);
+        result =
+            wait_event_interruptible_timeout(&own, !atomic_load_acquire(&w.bucket), deadline_ns);
         if (!dequeue(&w))
             result = 0;
     }
@@ -220,7 +231,8 @@ static long futex_wait(uint64_t addr, uint32_t value, uint32_t bitset, bool priv
 }
 
 /* Address and private flag share a word: futexes are aligned. */
-static long wait_interrupted(uint64_t addr, uint32_t value, uint32_t bitset, bool private, uint64_t deadline_ns)
+static long wait_interrupted(uint64_t addr, uint32_t value, uint32_t bitset, bool private,
+                             uint64_t deadline_ns)
 {
     struct task *t = current_task();
 
@@ -238,12 +250,14 @@ long futex_restart(struct task *t)
     uint64_t addr = (uint64_t)t->restart_block[1], packed = (uint64_t)t->restart_block[2];
     uint64_t deadline_ns = (uint64_t)t->restart_block[3];
     bool private = addr & 1;
-    long result = futex_wait(addr & ~1UL, (uint32_t)packed, (uint32_t)(packed >> 32), private, deadline_ns);
+    long result =
+        futex_wait(addr & ~1UL, (uint32_t)packed, (uint32_t)(packed >> 32), private, deadline_ns);
 
     return result == -EINTR ? -ERESTART_RESTARTBLOCK : result;
 }
 
-static long do_wait(uint64_t addr, uint32_t value, uint32_t bitset, unsigned op, uint64_t timeout_addr, bool absolute)
+static long do_wait(uint64_t addr, uint32_t value, uint32_t bitset, unsigned op,
+                    uint64_t timeout_addr, bool absolute)
 {
     bool private = op & FUTEX_PRIVATE;
     uint64_t deadline_ns = TIME_FOREVER, ns;
@@ -278,9 +292,10 @@ static void unlock_two(struct futex_bucket *a, struct futex_bucket *b)
         spin_unlock(&b->lock);
 }
 
-/* Lock both if the word holds *compare (NULL = whatever it holds). False when locked; *error says why not. */
-static bool lock_two_if_equal(struct futex_bucket *a, struct futex_bucket *b, uint64_t addr, const uint32_t *compare,
-                              long *error)
+/* Lock both if the word holds *compare (NULL = whatever it holds). False when locked; *error says
+ * why not. */
+static bool lock_two_if_equal(struct futex_bucket *a, struct futex_bucket *b, uint64_t addr,
+                              const uint32_t *compare, long *error)
 {
     uint32_t found;
 
@@ -303,17 +318,17 @@ static bool lock_two_if_equal(struct futex_bucket *a, struct futex_bucket *b, ui
     }
 }
 
-/* Move up to `most` waiters of `from` to `to`; both buckets locked. The caller's own references of both
- * keys keep the objects, so the puts here are never the last. */
-static unsigned requeue_locked(struct futex_bucket *b1, struct futex_key *from, struct futex_bucket *b2,
-                               struct futex_key *to, unsigned most)
+/* Move up to `most` waiters of `from` to `to`; both buckets locked. The caller's own references of
+ * both keys keep the objects, so the puts here are never the last. */
+static unsigned requeue_locked(struct futex_bucket *b1, struct futex_key *from,
+                               struct futex_bucket *b2, struct futex_key *to, unsigned most)
 {
     struct futex_waiter *w, *next;
     struct list moved;
     unsigned n = 0;
 
     list_init(&moved);
-    list_for_each_entry_safe(w, next, &b1->waiters, link) {
+    list_for_each_entry_safe (w, next, &b1->waiters, link) {
         if (n == most)
             break;
         if (!key_equal(&w->key, from))
@@ -330,8 +345,8 @@ static unsigned requeue_locked(struct futex_bucket *b1, struct futex_key *from, 
     return n;
 }
 
-static long requeue_keys(uint64_t addr, struct futex_key *k1, struct futex_key *k2, unsigned wake, unsigned move,
-                         const uint32_t *compare)
+static long requeue_keys(uint64_t addr, struct futex_key *k1, struct futex_key *k2, unsigned wake,
+                         unsigned move, const uint32_t *compare)
 {
     struct futex_bucket *b1 = bucket_of(k1), *b2 = bucket_of(k2);
     struct wake_batch batch = {.count = 0};
@@ -353,8 +368,8 @@ static long requeue_keys(uint64_t addr, struct futex_key *k1, struct futex_key *
     return woken + moved;
 }
 
-static long futex_requeue(uint64_t addr1, uint64_t addr2, unsigned wake, unsigned move, bool private,
-                          const uint32_t *compare)
+static long futex_requeue(uint64_t addr1, uint64_t addr2, unsigned wake, unsigned move,
+                          bool private, const uint32_t *compare)
 {
     struct futex_key k1, k2;
     long result;
@@ -376,7 +391,10 @@ static long futex_requeue(uint64_t addr1, uint64_t addr2, unsigned wake, unsigne
 enum { OP_SET, OP_ADD, OP_OR, OP_ANDN, OP_XOR };
 enum { CMP_EQ, CMP_NE, CMP_LT, CMP_LE, CMP_GT, CMP_GE };
 
-struct wake_op { unsigned op, cmp; int32_t op_arg, cmp_arg; };
+struct wake_op {
+    unsigned op, cmp;
+    int32_t op_arg, cmp_arg;
+};
 
 static int wake_op_decode(uint32_t code, struct wake_op *w)
 {
@@ -394,11 +412,16 @@ static uint32_t wake_op_apply(const struct wake_op *w, uint32_t old)
     uint32_t arg = (uint32_t)w->op_arg;
 
     switch (w->op) {
-    case OP_SET: return arg;
-    case OP_ADD: return old + arg;
-    case OP_OR: return old | arg;
-    case OP_ANDN: return old & ~arg;
-    default: return old ^ arg;
+    case OP_SET:
+        return arg;
+    case OP_ADD:
+        return old + arg;
+    case OP_OR:
+        return old | arg;
+    case OP_ANDN:
+        return old & ~arg;
+    default:
+        return old ^ arg;
     }
 }
 
@@ -407,17 +430,25 @@ static bool wake_op_compare(const struct wake_op *w, uint32_t found)
     int32_t old = (int32_t)found;
 
     switch (w->cmp) {
-    case CMP_EQ: return old == w->cmp_arg;
-    case CMP_NE: return old != w->cmp_arg;
-    case CMP_LT: return old < w->cmp_arg;
-    case CMP_LE: return old <= w->cmp_arg;
-    case CMP_GT: return old > w->cmp_arg;
-    default: return old >= w->cmp_arg;
+    case CMP_EQ:
+        return old == w->cmp_arg;
+    case CMP_NE:
+        return old != w->cmp_arg;
+    case CMP_LT:
+        return old < w->cmp_arg;
+    case CMP_LE:
+        return old <= w->cmp_arg;
+    case CMP_GT:
+        return old > w->cmp_arg;
+    default:
+        return old >= w->cmp_arg;
     }
 }
 
-/* The word is changed before either queue is looked at, which is all that FUTEX_WAKE needs of a program. */
-static long futex_wake_op(uint64_t addr1, uint64_t addr2, unsigned wake1, unsigned wake2, bool private, uint32_t code)
+/* The word is changed before either queue is looked at, which is all that FUTEX_WAKE needs of a
+ * program. */
+static long futex_wake_op(uint64_t addr1, uint64_t addr2, unsigned wake1, unsigned wake2,
+                          bool private, uint32_t code)
 {
     struct futex_key k1, k2;
     struct wake_op w;
@@ -480,10 +511,10 @@ long sys_futex(const uint64_t a[6])
 
 /* ---- end of a task ---- */
 
-#define FUTEX_WAITERS 0x80000000u
+#define FUTEX_WAITERS    0x80000000u
 #define FUTEX_OWNER_DIED 0x40000000u
-#define FUTEX_TID_MASK 0x3fffffffu
-#define ROBUST_MOST 2048
+#define FUTEX_TID_MASK   0x3fffffffu
+#define ROBUST_MOST      2048
 
 static void robust_release(struct task *t, uint64_t addr)
 {
@@ -506,7 +537,9 @@ static void robust_release(struct task *t, uint64_t addr)
 /* Mutexes that the task held when it died are marked, and one waiter each is woken. */
 static void robust_list_walk(struct task *t)
 {
-    struct { uint64_t next, offset, pending; } head;
+    struct {
+        uint64_t next, offset, pending;
+    } head;
     uint64_t entry;
 
     if (!t->robust_list || copy_from_user(&head, t->robust_list, sizeof(head)))

@@ -1,9 +1,9 @@
 /* AF_INET sockets: addresses in Linux's layout, everything else is core/net's. */
 #include "socket_file.h"
 
-#define IPPROTO_TCP 6
-#define IPPROTO_UDP 17
-#define SOCKADDR_IN_LEN 16u
+#define IPPROTO_TCP      6
+#define IPPROTO_UDP      17
+#define SOCKADDR_IN_LEN  16u
 #define SOCKADDR_IN6_LEN 28u
 
 static int address_in(const struct sockaddr_buf *from, struct socket_address *to)
@@ -35,7 +35,8 @@ static void address_out(const struct socket_address *from, struct sockaddr_buf *
     to->bytes[2] = (uint8_t)(from->port >> 8);
     to->bytes[3] = (uint8_t)from->port;
     to->len = family == AF_INET_WEIR ? SOCKADDR_IN_LEN : SOCKADDR_IN6_LEN;
-    memcpy(to->bytes + (family == AF_INET_WEIR ? 4 : 8), from->addr, family == AF_INET_WEIR ? 4 : 16);
+    memcpy(to->bytes + (family == AF_INET_WEIR ? 4 : 8), from->addr,
+           family == AF_INET_WEIR ? 4 : 16);
 }
 
 static int inet_bind(struct socket_file *s, const struct sockaddr_buf *a)
@@ -97,7 +98,8 @@ static ssize_t inet_receive(struct socket_file *s, struct socket_message *m)
     if (!m->address)
         return socket_receive(s->private, m->uio, m->flags, NULL);
     /* The true length tells whether a datagram was cut. */
-    n = socket_receive(s->private, m->uio, m->flags | (s->type == SOCK_DGRAM_WEIR ? MSG_TRUNC : 0), &addr);
+    n = socket_receive(s->private, m->uio, m->flags | (s->type == SOCK_DGRAM_WEIR ? MSG_TRUNC : 0),
+                       &addr);
     address_out(&addr, m->address);
     if (s->type == SOCK_DGRAM_WEIR && n >= 0) {
         bool wanted = m->flags & MSG_TRUNC;
@@ -124,7 +126,8 @@ static int inet_name(struct socket_file *s, bool peer, struct sockaddr_buf *out)
     return error;
 }
 
-static int inet_set_option(struct socket_file *s, int level, int name, const void *value, size_t len)
+static int inet_set_option(struct socket_file *s, int level, int name, const void *value,
+                           size_t len)
 {
     return socket_set_option(s->private, level, name, value, len);
 }
@@ -155,10 +158,20 @@ static void inet_release(struct socket_file *s)
 }
 
 const struct socket_family_ops inet_socket_ops = {
-    .bind = inet_bind, .listen = inet_listen, .accept = inet_accept, .connect = inet_connect, .send = inet_send,
-    .receive = inet_receive, .shutdown = inet_shutdown, .name = inet_name, .set_option = inet_set_option,
-    .get_option = inet_get_option, .poll = inet_poll, .wait_queue = inet_wait_queue,
-    .readable_bytes = inet_readable_bytes, .release = inet_release,
+    .bind = inet_bind,
+    .listen = inet_listen,
+    .accept = inet_accept,
+    .connect = inet_connect,
+    .send = inet_send,
+    .receive = inet_receive,
+    .shutdown = inet_shutdown,
+    .name = inet_name,
+    .set_option = inet_set_option,
+    .get_option = inet_get_option,
+    .poll = inet_poll,
+    .wait_queue = inet_wait_queue,
+    .readable_bytes = inet_readable_bytes,
+    .release = inet_release,
 };
 
 int inet_socket_create(struct socket_file *s, int protocol)

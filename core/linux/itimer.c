@@ -52,7 +52,8 @@ static uint64_t itimer_left(const struct process *p)
 }
 
 /* Set anew; what was left before comes back. */
-static void itimer_set(uint64_t value_ns, uint64_t interval_ns, uint64_t *old_value, uint64_t *old_interval)
+static void itimer_set(uint64_t value_ns, uint64_t interval_ns, uint64_t *old_value,
+                       uint64_t *old_interval)
 {
     struct process *p = current_process();
     uint64_t flags = spin_lock_irqsave(&p->siglock);
@@ -67,7 +68,9 @@ static void itimer_set(uint64_t value_ns, uint64_t interval_ns, uint64_t *old_va
     spin_unlock_irqrestore(&p->siglock, flags);
 }
 
-struct itimerval_user { struct timeval_weir interval, value; };
+struct itimerval_user {
+    struct timeval_weir interval, value;
+};
 
 static int timeval_ns(const struct timeval_weir *tv, uint64_t *ns)
 {
@@ -80,7 +83,8 @@ static int timeval_ns(const struct timeval_weir *tv, uint64_t *ns)
 
 static struct timeval_weir timeval_of(uint64_t ns)
 {
-    return (struct timeval_weir){(int64_t)(ns / NSEC_PER_SEC), (int64_t)(ns % NSEC_PER_SEC / NSEC_PER_USEC)};
+    return (struct timeval_weir){(int64_t)(ns / NSEC_PER_SEC),
+                                 (int64_t)(ns % NSEC_PER_SEC / NSEC_PER_USEC)};
 }
 
 static long itimer_out(uint64_t addr, uint64_t value, uint64_t interval)
@@ -101,7 +105,8 @@ long sys_setitimer(const uint64_t a[6])
         return -EFAULT;
     if (timeval_ns(&in.value, &value) || timeval_ns(&in.interval, &interval))
         return -EINVAL;
-    if (a[0] != 0) /* ITIMER_VIRTUAL and ITIMER_PROF: switching off what is never on is all there is */
+    if (a[0] !=
+        0) /* ITIMER_VIRTUAL and ITIMER_PROF: switching off what is never on is all there is */
         return value ? -ENOSYS : itimer_out(a[2], 0, 0);
     itimer_set(value, interval, &old_value, &old_interval);
     return itimer_out(a[2], old_value, old_interval);
@@ -137,14 +142,14 @@ enum { SIGEV_SIGNAL = 0, SIGEV_NONE = 1, SIGEV_THREAD_ID = 4 };
 
 /* Key: I immutable, s siglock of the process. */
 struct posix_timer {
-    struct list link;         /* s */
-    int id;                   /* I */
+    struct list link; /* s */
+    int id;           /* I */
     struct timer timer;
-    struct process *process;  /* I */
-    int clock, signo, notify, tid; /* I */
-    uint64_t value;           /* I */
+    struct process *process;           /* I */
+    int clock, signo, notify, tid;     /* I */
+    uint64_t value;                    /* I */
     uint64_t deadline_ns, interval_ns; /* s; deadline 0 = disarmed */
-    int overrun;              /* s */
+    int overrun;                       /* s */
 };
 #define POSIX_TIMERS_MOST 256
 
@@ -152,7 +157,8 @@ static void posix_timer_fire(struct timer *timer)
 {
     struct posix_timer *pt = container_of(timer, struct posix_timer, timer);
     struct process *p = pt->process;
-    struct siginfo_weir info = {.signo = pt->signo, .code = SI_TIMER, .pid = pt->id, .value = pt->value};
+    struct siginfo_weir info = {
+        .signo = pt->signo, .code = SI_TIMER, .pid = pt->id, .value = pt->value};
     uint64_t flags = spin_lock_irqsave(&p->siglock);
     uint64_t now = clock_monotonic_ns();
 
@@ -169,7 +175,8 @@ static void posix_timer_fire(struct timer *timer)
         }
         info.uid = (uint32_t)pt->overrun;
         if (pt->notify != SIGEV_NONE) {
-            struct task *t = pt->notify == SIGEV_THREAD_ID ? signal_find_task_locked(p, pt->tid) : NULL;
+            struct task *t =
+                pt->notify == SIGEV_THREAD_ID ? signal_find_task_locked(p, pt->tid) : NULL;
 
             if (t || pt->notify == SIGEV_SIGNAL)
                 (void)signal_send_locked(p, t, pt->signo, &info);
@@ -182,7 +189,7 @@ static struct posix_timer *posix_timer_find_locked(struct process *p, int id)
 {
     struct posix_timer *pt;
 
-    list_for_each_entry(pt, &p->posix_timers, link) {
+    list_for_each_entry (pt, &p->posix_timers, link) {
         if (pt->id == id)
             return pt;
     }
@@ -196,7 +203,10 @@ static bool clock_for_timers(uint64_t clock)
 
 long sys_timer_create(const uint64_t a[6])
 {
-    struct { uint64_t value; int32_t signo, notify, tid, pad[11]; } ev = {.signo = SIGALRM, .notify = SIGEV_SIGNAL};
+    struct {
+        uint64_t value;
+        int32_t signo, notify, tid, pad[11];
+    } ev = {.signo = SIGALRM, .notify = SIGEV_SIGNAL};
     struct process *p = current_process();
     struct posix_timer *pt;
     uint64_t flags;
@@ -234,9 +244,12 @@ long sys_timer_create(const uint64_t a[6])
     return copy_to_user(a[2], &pt->id, sizeof(int));
 }
 
-struct itimerspec_user { struct timespec_weir interval, value; };
+struct itimerspec_user {
+    struct timespec_weir interval, value;
+};
 
-static void posix_timer_read_locked(const struct posix_timer *pt, uint64_t *value, uint64_t *interval)
+static void posix_timer_read_locked(const struct posix_timer *pt, uint64_t *value,
+                                    uint64_t *interval)
 {
     uint64_t now = clock_monotonic_ns();
 

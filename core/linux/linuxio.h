@@ -15,25 +15,25 @@
 
 /* ---- descriptor table: files.c ---- */
 /*
- * One table for all tasks of a process. A used bit without a file is a reservation: its number is taken
- * but the descriptor does not exist yet.
- * Key: a atomic, f files->lock.
+ * One table for all tasks of a process. A used bit without a file is a reservation: its number is
+ * taken but the descriptor does not exist yet. Key: a atomic, f files->lock.
  */
 struct files {
-    uint32_t refcount;    /* a */
-    spinlock_t lock;      /* thread context only, interrupts stay on */
-    unsigned capacity;    /* f multiple of 64 */
-    unsigned lowest;      /* f no free number below it */
-    struct file **slots;  /* f */
-    uint64_t *used;       /* f */
-    uint64_t *cloexec;    /* f */
+    uint32_t refcount;   /* a */
+    spinlock_t lock;     /* thread context only, interrupts stay on */
+    unsigned capacity;   /* f multiple of 64 */
+    unsigned lowest;     /* f no free number below it */
+    struct file **slots; /* f */
+    uint64_t *used;      /* f */
+    uint64_t *cloexec;   /* f */
 };
 
 #define RLIMIT_NOFILE_INDEX 7
 
 /*
- * A file for the length of one system call. A process with a single task cannot close its descriptor
- * meanwhile, so no reference is taken then (the common case: two locked operations saved a call).
+ * A file for the length of one system call. A process with a single task cannot close its
+ * descriptor meanwhile, so no reference is taken then (the common case: two locked operations saved
+ * a call).
  */
 struct file_ref {
     struct file *file; /* NULL = EBADF */
@@ -61,7 +61,7 @@ static inline void file_ref_put(struct file_ref r)
 }
 
 int fd_reserve(unsigned minimum, bool cloexec) __must_check; /* number, -EMFILE, -ENOMEM */
-void fd_set_file(int fd, struct file *f);                     /* fills a reservation; takes the reference */
+void fd_set_file(int fd, struct file *f); /* fills a reservation; takes the reference */
 void fd_unreserve(int fd);
 
 static inline bool file_readable(const struct file *f)
@@ -74,23 +74,27 @@ static inline bool file_writable(const struct file *f)
     uint32_t flags = atomic_load_relaxed(&f->flags);
     return (flags & O_ACCMODE) != O_RDONLY && !(flags & O_PATH);
 }
-static inline bool file_nonblocking(const struct file *f) { return atomic_load_relaxed(&f->flags) & O_NONBLOCK; }
+static inline bool file_nonblocking(const struct file *f)
+{
+    return atomic_load_relaxed(&f->flags) & O_NONBLOCK;
+}
 
 /* read and write as the calls do: streams without the position lock. */
 ssize_t file_stream_read(struct file *f, struct uio *u) __must_check;
 ssize_t file_stream_write(struct file *f, struct uio *u) __must_check;
 
 /* ---- program memory ---- */
-#define IO_MAX 0x7ffff000UL /* Linux's MAX_RW_COUNT */
+#define IO_MAX       0x7ffff000UL /* Linux's MAX_RW_COUNT */
 #define IOV_MAX_WEIR 1024
-#define IOV_INLINE 8
+#define IOV_INLINE   8
 /* Scatter list copied from the program. iovec_put frees what iovec_get made. */
 struct iovec_list {
     struct iovec_weir inline_vec[IOV_INLINE];
     struct iovec_weir *vec;
     struct uio uio;
 };
-int iovec_get(struct iovec_list *l, uint64_t addr, uint64_t count) __must_check; /* 0, -EINVAL, -EFAULT, -ENOMEM */
+int iovec_get(struct iovec_list *l, uint64_t addr,
+              uint64_t count) __must_check; /* 0, -EINVAL, -EFAULT, -ENOMEM */
 void iovec_put(struct iovec_list *l);
 
 /* Path argument in kernel memory; err_ptr(-EFAULT, -ENAMETOOLONG, -ENOMEM). path_put frees. */
@@ -101,7 +105,9 @@ void path_put(char *path);
 struct dentry *path_base(int dirfd) __must_check;
 
 /* ---- time ---- */
-struct timeval_weir { int64_t sec, usec; };
+struct timeval_weir {
+    int64_t sec, usec;
+};
 /* Timespec from the program into nanoseconds: 0, -EFAULT, -EINVAL. Saturates below TIME_FOREVER. */
 int timespec_get(uint64_t addr, uint64_t *ns) __must_check;
 int timespec_put(uint64_t addr, uint64_t ns) __must_check;
@@ -116,8 +122,9 @@ long nanosleep_restart(struct task *t);
 long futex_restart(struct task *t);
 
 /* ---- signals ---- */
-/* Swap the mask for the time of a call; signal delivery restores the old one (pselect, ppoll, epoll_pwait,
- * sigsuspend). mask_restore puts it back at once when the call did not end by a signal. */
+/* Swap the mask for the time of a call; signal delivery restores the old one (pselect, ppoll,
+ * epoll_pwait, sigsuspend). mask_restore puts it back at once when the call did not end by a
+ * signal. */
 int mask_swap_from_user(uint64_t addr, uint64_t size) __must_check; /* addr 0 = nothing to do */
 void mask_restore(void);
 /* One signal of `set` pending for the current task, taken off the queues. 0 = none. */
@@ -128,12 +135,14 @@ void siginfo_to_user_layout(const struct siginfo_weir *in, uint8_t out[128]);
 void sigmask_set(sigset_weir mask); /* the current task's */
 
 /* ---- files made here ---- */
-extern const struct file_ops pipe_read_ops, pipe_write_ops, eventfd_ops, timerfd_ops, signalfd_ops, epoll_ops, socket_ops;
+extern const struct file_ops pipe_read_ops, pipe_write_ops, eventfd_ops, timerfd_ops, signalfd_ops,
+    epoll_ops, socket_ops;
 mode_t anonymous_mode(const struct file *f); /* S_IFIFO, S_IFSOCK or 0, with permissions */
 long pipe_ioctl(struct file *f, unsigned cmd, uint64_t arg);
 /* Locks of fcntl and flock go with descriptors. */
-void file_locks_close(struct files *owner, struct file *f); /* a descriptor of the process was closed */
-void file_locks_release(struct file *f);                     /* last reference went */
+void file_locks_close(struct files *owner,
+                      struct file *f);   /* a descriptor of the process was closed */
+void file_locks_release(struct file *f); /* last reference went */
 long file_lock_fcntl(struct file *f, unsigned cmd, uint64_t arg);
 void epoll_file_release(struct file *f);
 #endif

@@ -1,12 +1,14 @@
-/* Calls that name files: open, make, remove, rename, links, owners, modes, times, working directory. */
+/* Calls that name files: open, make, remove, rename, links, owners, modes, times, working
+ * directory. */
 #include "linuxio.h"
 
 #define AT_SYMLINK_NOFOLLOW 0x100u
-#define AT_REMOVEDIR 0x200u
-#define AT_SYMLINK_FOLLOW 0x400u
-#define AT_EMPTY_PATH 0x1000u
+#define AT_REMOVEDIR        0x200u
+#define AT_SYMLINK_FOLLOW   0x400u
+#define AT_EMPTY_PATH       0x1000u
 
-/* One path argument with the directory it starts from. path_arg_get fills it, path_arg_put releases. */
+/* One path argument with the directory it starts from. path_arg_get fills it, path_arg_put
+ * releases. */
 struct path_arg {
     char *path;
     struct dentry *base;
@@ -160,8 +162,8 @@ long sys_unlinkat(const uint64_t a[6])
 
 #define RENAME_NOREPLACE 1u
 
-/* Without replacing: a new link fails where the name exists, which a look before a rename could miss. A
- * directory cannot be linked: there the look has to do. */
+/* Without replacing: a new link fails where the name exists, which a look before a rename could
+ * miss. A directory cannot be linked: there the look has to do. */
 static int rename_noreplace(struct path_arg *from, struct path_arg *to)
 {
     struct stat_weir st;
@@ -225,7 +227,8 @@ static long do_link(int from_fd, uint64_t from_addr, int to_fd, uint64_t to_addr
         return result;
     result = path_arg_get(&to, to_fd, to_addr);
     if (!result) {
-        result = vfs_link(from.base, from.path, to.base, to.path, flags & AT_SYMLINK_FOLLOW ? 0 : VFS_NOFOLLOW, cred());
+        result = vfs_link(from.base, from.path, to.base, to.path,
+                          flags & AT_SYMLINK_FOLLOW ? 0 : VFS_NOFOLLOW, cred());
         path_arg_put(&to);
     }
     path_arg_put(&from);
@@ -281,7 +284,9 @@ static long do_readlink(int dirfd, uint64_t addr, uint64_t out, int64_t size)
     if (result)
         return result;
     buf = kmalloc(PATH_MAX_WEIR);
-    result = buf ? vfs_readlink(p.base, p.path, buf, (size_t)MIN(size, (int64_t)PATH_MAX_WEIR), cred()) : -ENOMEM;
+    result =
+        buf ? vfs_readlink(p.base, p.path, buf, (size_t)MIN(size, (int64_t)PATH_MAX_WEIR), cred())
+            : -ENOMEM;
     if (result > 0 && copy_to_user(out, buf, (size_t)result))
         result = -EFAULT;
     kfree(buf);
@@ -373,7 +378,8 @@ static long change_inode(struct inode *i, long (*fn)(struct inode *, void *), vo
     if (!result) {
         uint64_t now = clock_realtime_ns();
 
-        i->ctime = (struct timespec_weir){(int64_t)(now / NSEC_PER_SEC), (int64_t)(now % NSEC_PER_SEC)};
+        i->ctime =
+            (struct timespec_weir){(int64_t)(now / NSEC_PER_SEC), (int64_t)(now % NSEC_PER_SEC)};
         if (i->ops && i->ops->set_attributes)
             result = i->ops->set_attributes(i);
     }
@@ -441,7 +447,7 @@ long sys_fchownat(const uint64_t a[6])
     return do_chown((int)a[0], a[1], a[2], a[3], a[4] & AT_SYMLINK_NOFOLLOW ? VFS_NOFOLLOW : 0);
 }
 
-#define UTIME_NOW ((1L << 30) - 1)
+#define UTIME_NOW  ((1L << 30) - 1)
 #define UTIME_OMIT ((1L << 30) - 2)
 
 static struct timespec_weir resolve_time(struct timespec_weir wanted, struct timespec_weir old)
@@ -468,7 +474,8 @@ static long set_times(struct inode *i, void *arg)
 
 static bool time_valid(const struct timespec_weir *t)
 {
-    return t->nsec == UTIME_NOW || t->nsec == UTIME_OMIT || (t->nsec >= 0 && t->nsec < (int64_t)NSEC_PER_SEC);
+    return t->nsec == UTIME_NOW || t->nsec == UTIME_OMIT ||
+           (t->nsec >= 0 && t->nsec < (int64_t)NSEC_PER_SEC);
 }
 
 static long utimens_fd(uint64_t fd, struct timespec_weir t[2])

@@ -1,21 +1,22 @@
 /*
- * Pipes: a 64 KiB ring between two files. Each end is one open file, shared by dup and fork, so that an
- * end is gone exactly when the last descriptor of it is.
+ * Pipes: a 64 KiB ring between two files. Each end is one open file, shared by dup and fork, so
+ * that an end is gone exactly when the last descriptor of it is.
  */
 #include "linuxio.h"
 
-#define PIPE_SIZE 65536u
-#define PIPE_PAGES (PIPE_SIZE / PAGE_SIZE)
+#define PIPE_SIZE     65536u
+#define PIPE_PAGES    (PIPE_SIZE / PAGE_SIZE)
 #define PIPE_BUF_WEIR 4096u
 
 /*
- * Key: m mutex. Head and tail count bytes and wrap with 2^32; poll reads them, and the ends, without the lock.
+ * Key: m mutex. Head and tail count bytes and wrap with 2^32; poll reads them, and the ends,
+ * without the lock.
  */
 struct pipe {
     struct mutex mutex;
-    uint32_t refcount;              /* a open ends, 2 at first */
-    uint32_t head, tail;            /* m (a for readers): written up to head, read up to tail */
-    bool reader, writer;            /* a end open */
+    uint32_t refcount;   /* a open ends, 2 at first */
+    uint32_t head, tail; /* m (a for readers): written up to head, read up to tail */
+    bool reader, writer; /* a end open */
     struct wait_queue readable, writable;
     struct page *pages[PIPE_PAGES]; /* m filled on first use */
 };
@@ -41,7 +42,8 @@ static void pipe_put(struct pipe *p)
     kfree(p);
 }
 
-/* Copy up to n bytes between the ring at `at` and u. Bytes copied; fewer on a fault or without memory. */
+/* Copy up to n bytes between the ring at `at` and u. Bytes copied; fewer on a fault or without
+ * memory. */
 static size_t pipe_copy(struct pipe *p, struct uio *u, uint32_t at, size_t n, bool into_pipe)
 {
     size_t done = 0;
@@ -80,7 +82,8 @@ static ssize_t pipe_read(struct file *f, struct uio *u, uint64_t *offset)
         if (n)
             break;
         mutex_unlock(&p->mutex);
-        /* Read after the ring was seen empty: a writer that wrote and left is not missed, see the loop. */
+        /* Read after the ring was seen empty: a writer that wrote and left is not missed, see the
+         * loop. */
         if (!atomic_load_acquire(&p->writer)) {
             if (pipe_used(p))
                 continue;
@@ -88,7 +91,8 @@ static ssize_t pipe_read(struct file *f, struct uio *u, uint64_t *offset)
         }
         if (file_nonblocking(f))
             return -EAGAIN;
-        error = wait_event_interruptible(&p->readable, pipe_used(p) || !atomic_load_acquire(&p->writer));
+        error = wait_event_interruptible(&p->readable,
+                                         pipe_used(p) || !atomic_load_acquire(&p->writer));
         if (error)
             return -ERESTARTSYS;
     }
@@ -208,10 +212,16 @@ long pipe_ioctl(struct file *f, unsigned cmd, uint64_t arg)
 }
 
 const struct file_ops pipe_read_ops = {
-    .read = pipe_read, .poll = pipe_read_poll, .ioctl = pipe_ioctl, .release = pipe_read_release,
+    .read = pipe_read,
+    .poll = pipe_read_poll,
+    .ioctl = pipe_ioctl,
+    .release = pipe_read_release,
 };
 const struct file_ops pipe_write_ops = {
-    .write = pipe_write, .poll = pipe_write_poll, .ioctl = pipe_ioctl, .release = pipe_write_release,
+    .write = pipe_write,
+    .poll = pipe_write_poll,
+    .ioctl = pipe_ioctl,
+    .release = pipe_write_release,
 };
 
 static int pipe_create(unsigned flags, struct file **reader, struct file **writer)

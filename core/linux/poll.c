@@ -2,8 +2,8 @@
 #include "linuxio.h"
 
 /*
- * One wait over many queues. A call-back on any of them marks `triggered` and wakes the thread; the files
- * are asked again only afterwards, since asking may itself block.
+ * One wait over many queues. A call-back on any of them marks `triggered` and wakes the thread; the
+ * files are asked again only afterwards, since asking may itself block.
  */
 #define POLL_INLINE 12
 struct poll_wait_table;
@@ -21,13 +21,13 @@ struct poll_chunk {
 struct poll_wait_table {
     struct poll_table pt;
     struct thread *thread;
-    struct file *file;       /* being asked */
-    bool triggered;          /* a */
+    struct file *file; /* being asked */
+    bool triggered;    /* a */
     int error;
     unsigned used;
     struct poll_entry entries[POLL_INLINE];
     struct poll_chunk *more;
-    struct wait_queue own;   /* the thread's sleep; nobody wakes through it */
+    struct wait_queue own; /* the thread's sleep; nobody wakes through it */
 };
 
 static bool poll_callback(struct waiter *w, unsigned events)
@@ -114,17 +114,18 @@ static unsigned poll_fd(struct poll_wait_table *t, int fd)
         return POLLNVAL;
     }
     t->file = r.file;
-    events = r.file->ops->poll ? r.file->ops->poll(r.file, &t->pt) : POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM;
+    events = r.file->ops->poll ? r.file->ops->poll(r.file, &t->pt)
+                               : POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM;
     file_ref_put(r);
     return events;
 }
 
 /*
- * Ask all through scan(); sleep until something may have changed. scan returns how many are ready. The
- * result: a count, 0 at the deadline, -EINTR.
+ * Ask all through scan(); sleep until something may have changed. scan returns how many are ready.
+ * The result: a count, 0 at the deadline, -EINTR.
  */
-static int poll_loop(struct poll_wait_table *t, int (*scan)(struct poll_wait_table *, void *), void *arg,
-                     uint64_t deadline_ns)
+static int poll_loop(struct poll_wait_table *t, int (*scan)(struct poll_wait_table *, void *),
+                     void *arg, uint64_t deadline_ns)
 {
     if (!deadline_ns)
         t->pt.queue = NULL; /* only asking */
@@ -136,7 +137,8 @@ static int poll_loop(struct poll_wait_table *t, int (*scan)(struct poll_wait_tab
             return ready ? ready : t->error;
         if (!deadline_ns)
             return 0;
-        error = wait_event_interruptible_timeout(&t->own, atomic_load_acquire(&t->triggered), deadline_ns);
+        error = wait_event_interruptible_timeout(&t->own, atomic_load_acquire(&t->triggered),
+                                                 deadline_ns);
         if (error == -ETIMEDOUT) {
             ready = scan(t, arg);
             return ready;
@@ -151,7 +153,10 @@ static int poll_loop(struct poll_wait_table *t, int (*scan)(struct poll_wait_tab
 
 /* ---- poll ---- */
 
-struct pollfd_user { int32_t fd; int16_t events, revents; };
+struct pollfd_user {
+    int32_t fd;
+    int16_t events, revents;
+};
 #define POLLFD_INLINE 16
 struct pollfd_list {
     struct pollfd_user *fds;
@@ -214,7 +219,8 @@ static long do_poll(uint64_t addr, uint64_t count, uint64_t deadline_ns)
 
 long poll_restart(struct task *t)
 {
-    long result = do_poll((uint64_t)t->restart_block[1], (uint64_t)t->restart_block[2], (uint64_t)t->restart_block[3]);
+    long result = do_poll((uint64_t)t->restart_block[1], (uint64_t)t->restart_block[2],
+                          (uint64_t)t->restart_block[3]);
 
     return result == -EINTR ? -ERESTART_RESTARTBLOCK : result;
 }
@@ -223,8 +229,9 @@ long sys_poll(const uint64_t a[6])
 {
     struct task *t = current_task();
     int timeout_ms = (int)a[2];
-    uint64_t deadline_ns = timeout_ms < 0 ? TIME_FOREVER : timeout_ms == 0 ? 0
-                           : deadline_after((uint64_t)timeout_ms * NSEC_PER_MSEC);
+    uint64_t deadline_ns = timeout_ms < 0    ? TIME_FOREVER
+                           : timeout_ms == 0 ? 0
+                                             : deadline_after((uint64_t)timeout_ms * NSEC_PER_MSEC);
     long result = do_poll(a[0], (uint32_t)a[1], deadline_ns);
 
     if (result != -EINTR)
@@ -260,7 +267,8 @@ static void write_time_left(uint64_t addr, uint64_t deadline_ns)
         (void)!timespec_put(addr, deadline_ns > now ? deadline_ns - now : 0);
 }
 
-/* A signal ends the call with the swapped mask in force, so that its handler runs; anything else restores. */
+/* A signal ends the call with the swapped mask in force, so that its handler runs; anything else
+ * restores. */
 static long finish_masked(long result)
 {
     if (result == -EINTR)
@@ -285,9 +293,9 @@ long sys_ppoll(const uint64_t a[6])
 
 /* ---- select ---- */
 
-#define SELECT_READ (POLLIN | POLLRDNORM | POLLHUP | POLLERR)
-#define SELECT_WRITE (POLLOUT | POLLWRNORM | POLLERR)
-#define SELECT_EXCEPT POLLPRI
+#define SELECT_READ         (POLLIN | POLLRDNORM | POLLHUP | POLLERR)
+#define SELECT_WRITE        (POLLOUT | POLLWRNORM | POLLERR)
+#define SELECT_EXCEPT       POLLPRI
 #define SELECT_INLINE_WORDS 2
 
 /* Three sets in, three out, each `words` long, one behind the other. */
@@ -308,7 +316,8 @@ static int select_scan(struct poll_wait_table *t, void *arg)
         unsigned word = fd / 64, events;
         uint64_t bit = 1ULL << (fd % 64);
 
-        if (!((s->bits[word] | s->bits[word + s->words] | s->bits[word + 2 * s->words]) >> (fd % 64))) {
+        if (!((s->bits[word] | s->bits[word + s->words] | s->bits[word + 2 * s->words]) >>
+              (fd % 64))) {
             fd |= 63; /* nothing more in this word */
             continue;
         }
@@ -371,7 +380,8 @@ static long do_select(int count, const uint64_t addr[3], uint64_t deadline_ns)
     if (count < 0)
         return -EINVAL;
     /* Beyond the table no descriptor exists; bits there are ignored as by Linux. */
-    s.count = MIN((unsigned)count, ALIGN_UP(atomic_load_relaxed(&current_process()->files->capacity), 64u));
+    s.count = MIN((unsigned)count,
+                  ALIGN_UP(atomic_load_relaxed(&current_process()->files->capacity), 64u));
     if (s.count > SELECT_INLINE_WORDS * 64) {
         s.words = DIV_ROUND_UP(s.count, 64);
         s.bits = kcalloc(6 * s.words, sizeof(uint64_t));
@@ -405,7 +415,8 @@ long sys_select(const uint64_t a[6])
     if (a[4] && deadline_ns != TIME_FOREVER) {
         uint64_t now = clock_monotonic_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
 
-        tv = (struct timeval_weir){(int64_t)(left / NSEC_PER_SEC), (int64_t)(left % NSEC_PER_SEC / NSEC_PER_USEC)};
+        tv = (struct timeval_weir){(int64_t)(left / NSEC_PER_SEC),
+                                   (int64_t)(left % NSEC_PER_SEC / NSEC_PER_USEC)};
         (void)!copy_to_user(a[4], &tv, sizeof(tv));
     }
     return result == -EINTR ? -ERESTARTNOHAND : result;
@@ -413,7 +424,9 @@ long sys_select(const uint64_t a[6])
 
 long sys_pselect6(const uint64_t a[6])
 {
-    struct { uint64_t set, size; } mask = {0, 0};
+    struct {
+        uint64_t set, size;
+    } mask = {0, 0};
     uint64_t deadline_ns;
     long result = deadline_from_user(a[4], &deadline_ns);
 

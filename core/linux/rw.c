@@ -1,9 +1,9 @@
 /* read, write and their kin; positions; syncing. */
 #include "linuxio.h"
 
-#define RWF_HIPRI 1u
-#define RWF_DSYNC 2u
-#define RWF_SYNC 4u
+#define RWF_HIPRI  1u
+#define RWF_DSYNC  2u
+#define RWF_SYNC   4u
 #define RWF_APPEND 16u
 
 ssize_t file_stream_read(struct file *f, struct uio *u)
@@ -141,7 +141,8 @@ long sys_pwritev(const uint64_t a[6])
     return (int64_t)a[3] < 0 ? -EINVAL : vectored(a, true, (int64_t)a[3], 0);
 }
 
-/* The position takes two arguments in the 32-bit world, so the flags are the sixth. -1: as readv. */
+/* The position takes two arguments in the 32-bit world, so the flags are the sixth. -1: as readv.
+ */
 long sys_preadv2(const uint64_t a[6])
 {
     if (a[5] & ~(uint64_t)(RWF_HIPRI | RWF_DSYNC | RWF_SYNC))
@@ -237,7 +238,8 @@ long sys_ftruncate(const uint64_t a[6])
 
     if (!r.file)
         result = -EBADF;
-    else if ((int64_t)a[1] < 0 || !r.file->inode || !S_ISREG(r.file->inode->mode) || !file_writable(r.file))
+    else if ((int64_t)a[1] < 0 || !r.file->inode || !S_ISREG(r.file->inode->mode) ||
+             !file_writable(r.file))
         result = -EINVAL;
     else
         result = file_truncate(r.file, a[1]);
@@ -300,8 +302,10 @@ long sys_readahead(const uint64_t a[6])
 
 #define COPY_CHUNK 4096UL
 
-/* Move up to len bytes. Offsets: NULL = the file's position. Bytes moved, or the error if none were. */
-static long copy_between(struct file *in, uint64_t *in_offset, struct file *out, uint64_t *out_offset, size_t len)
+/* Move up to len bytes. Offsets: NULL = the file's position. Bytes moved, or the error if none
+ * were. */
+static long copy_between(struct file *in, uint64_t *in_offset, struct file *out,
+                         uint64_t *out_offset, size_t len)
 {
     size_t done = 0;
     long error = 0;
@@ -364,7 +368,8 @@ long sys_sendfile(const uint64_t a[6])
         else if ((int64_t)offset < 0)
             result = -EINVAL;
         else
-            result = copy_between(in.file, a[2] ? &offset : NULL, out.file, NULL, MIN(a[3], IO_MAX));
+            result =
+                copy_between(in.file, a[2] ? &offset : NULL, out.file, NULL, MIN(a[3], IO_MAX));
         if (result > 0 && a[2] && copy_to_user(a[2], &offset, sizeof(offset)))
             result = -EFAULT;
     }
@@ -390,10 +395,13 @@ long sys_copy_file_range(const uint64_t a[6])
     if (a[5] || !regular(in.file) || !regular(out.file) || in.file->inode == out.file->inode)
         goto out;
     result = -EFAULT;
-    if ((a[1] && copy_from_user(&in_offset, a[1], 8)) || (a[3] && copy_from_user(&out_offset, a[3], 8)))
+    if ((a[1] && copy_from_user(&in_offset, a[1], 8)) ||
+        (a[3] && copy_from_user(&out_offset, a[3], 8)))
         goto out;
-    result = copy_between(in.file, a[1] ? &in_offset : NULL, out.file, a[3] ? &out_offset : NULL, MIN(a[4], IO_MAX));
-    if (result > 0 && ((a[1] && copy_to_user(a[1], &in_offset, 8)) || (a[3] && copy_to_user(a[3], &out_offset, 8))))
+    result = copy_between(in.file, a[1] ? &in_offset : NULL, out.file, a[3] ? &out_offset : NULL,
+                          MIN(a[4], IO_MAX));
+    if (result > 0 && ((a[1] && copy_to_user(a[1], &in_offset, 8)) ||
+                       (a[3] && copy_to_user(a[3], &out_offset, 8))))
         result = -EFAULT;
 out:
     file_ref_put(in);

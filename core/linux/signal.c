@@ -1,9 +1,9 @@
 /*
  * Signals: what is pending where, who gets it, and what happens on the way back to ring 3.
  *
- * A blocked signal stays pending even when its action is to ignore it: a signalfd or sigtimedwait may want
- * it, and PostgreSQL's latches live on exactly that (SIGURG). Only an ignored signal that its receiver does
- * not block is dropped when it is sent.
+ * A blocked signal stays pending even when its action is to ignore it: a signalfd or sigtimedwait
+ * may want it, and PostgreSQL's latches live on exactly that (SIGURG). Only an ignored signal that
+ * its receiver does not block is dropped when it is sent.
  */
 #include "signal_internal.h"
 #include <weir/init.h>
@@ -28,7 +28,7 @@ static void pending_discard(struct sigpending_weir *q, sigset_weir set)
     struct rt_signal *r, *next;
 
     q->set &= ~set;
-    list_for_each_entry_safe(r, next, &q->rt_queue, link) {
+    list_for_each_entry_safe (r, next, &q->rt_queue, link) {
         if (set & SIGBIT(r->info.signo)) {
             list_del(&r->link);
             kfree(r);
@@ -80,7 +80,7 @@ static void pending_take(struct sigpending_weir *q, int signo, struct siginfo_we
         *info = q->info[signo];
         return;
     }
-    list_for_each_entry_safe(r, next, &q->rt_queue, link) {
+    list_for_each_entry_safe (r, next, &q->rt_queue, link) {
         if (r->info.signo != signo)
             continue;
         if (taken) { /* another of the same number waits behind it */
@@ -120,7 +120,7 @@ void signal_discard_locked(struct process *p, sigset_weir set)
     struct task *t;
 
     pending_discard(&p->shared, set);
-    list_for_each_entry(t, &p->tasks, process_link)
+    list_for_each_entry (t, &p->tasks, process_link)
         pending_discard(&t->pending, set);
 }
 
@@ -128,7 +128,7 @@ struct task *signal_find_task_locked(struct process *p, int tid)
 {
     struct task *t;
 
-    list_for_each_entry(t, &p->tasks, process_link) {
+    list_for_each_entry (t, &p->tasks, process_link) {
         if (t->tid == tid)
             return t;
     }
@@ -157,7 +157,7 @@ static struct task *choose_task(struct process *p, int signo)
 {
     struct task *t;
 
-    list_for_each_entry(t, &p->tasks, process_link) {
+    list_for_each_entry (t, &p->tasks, process_link) {
         if (task_wants(t) & SIGBIT(signo))
             return t;
     }
@@ -168,7 +168,8 @@ static bool action_ignores(const struct process *p, int signo)
 {
     uint64_t handler = p->actions[signo - 1].handler;
 
-    return handler == SIG_IGN_WEIR || (handler == SIG_DFL_WEIR && (SIGNALS_IGNORED & SIGBIT(signo)));
+    return handler == SIG_IGN_WEIR ||
+           (handler == SIG_DFL_WEIR && (SIGNALS_IGNORED & SIGBIT(signo)));
 }
 
 /* As Linux: for a process it is the mask of its first task that decides. */
@@ -187,12 +188,13 @@ static void send_kill_locked(struct process *p)
 
     p->shared.set |= SIGBIT(SIGKILL);
     p->stopped = false;
-    list_for_each_entry(t, &p->tasks, process_link)
+    list_for_each_entry (t, &p->tasks, process_link)
         thread_kill(t->thread);
     wake_all(&p->stop_wait);
 }
 
-/* Stop and continue signals cancel each other; a continued process runs even if it ignores SIGCONT. */
+/* Stop and continue signals cancel each other; a continued process runs even if it ignores SIGCONT.
+ */
 static void stop_continue_locked(struct process *p, int signo)
 {
     if (SIGNALS_STOP & SIGBIT(signo)) {
@@ -207,7 +209,8 @@ static void stop_continue_locked(struct process *p, int signo)
     }
 }
 
-int signal_send_locked(struct process *p, struct task *t, int signo, const struct siginfo_weir *info)
+int signal_send_locked(struct process *p, struct task *t, int signo,
+                       const struct siginfo_weir *info)
 {
     int result;
 
@@ -254,7 +257,9 @@ int signal_send_task(struct task *t, int signo, const struct siginfo_weir *info)
 
 void signal_raise(int signo)
 {
-    struct siginfo_weir info = {.signo = signo, .code = SI_USER, .pid = current_process()->pid,
+    struct siginfo_weir info = {.signo = signo,
+                                .code = SI_USER,
+                                .pid = current_process()->pid,
                                 .uid = current_process()->cred.uid};
 
     (void)signal_send_task(current_task(), signo, &info);
@@ -350,7 +355,8 @@ bool signal_any_pending(sigset_weir set)
 {
     struct task *t = current_task();
 
-    return (atomic_load_relaxed(&t->pending.set) | atomic_load_relaxed(&t->process->shared.set)) & set;
+    return (atomic_load_relaxed(&t->pending.set) | atomic_load_relaxed(&t->process->shared.set)) &
+           set;
 }
 
 /* ---- life of a process and a task ---- */

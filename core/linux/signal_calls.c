@@ -72,7 +72,8 @@ long sys_rt_sigpending(const uint64_t a[6])
     return copy_to_user(a[0], &set, a[1]);
 }
 
-/* Wait with some blocked signals able to wake: they stay blocked, so that none is delivered instead. */
+/* Wait with some blocked signals able to wake: they stay blocked, so that none is delivered
+ * instead. */
 static int wait_for_signal(sigset_weir set, uint64_t deadline_ns, struct siginfo_weir *info)
 {
     struct task *t = current_task();
@@ -152,7 +153,11 @@ long sys_sigaltstack(const uint64_t a[6])
 {
     struct task *t = current_task();
     uint64_t rsp = t->regs->rsp;
-    struct { uint64_t sp; int32_t flags, pad; uint64_t size; } wanted;
+    struct {
+        uint64_t sp;
+        int32_t flags, pad;
+        uint64_t size;
+    } wanted;
 
     /* Both may name the same memory: the new one is read before the old one is written. */
     if (a[0] && copy_from_user(&wanted, a[0], sizeof(wanted)))
@@ -183,7 +188,8 @@ static void kill_request_init(struct kill_request *k, int signo)
     struct process *p = current_process();
 
     *k = (struct kill_request){.signo = signo};
-    k->info = (struct siginfo_weir){.signo = signo, .code = SI_USER, .pid = p->pid, .uid = p->cred.uid};
+    k->info =
+        (struct siginfo_weir){.signo = signo, .code = SI_USER, .pid = p->pid, .uid = p->cred.uid};
 }
 
 static void kill_each(struct process *p, void *arg)
@@ -281,7 +287,8 @@ static struct siginfo_weir tkill_info(int signo)
 {
     struct process *p = current_process();
 
-    return (struct siginfo_weir){.signo = signo, .code = SI_TKILL, .pid = p->pid, .uid = p->cred.uid};
+    return (struct siginfo_weir){
+        .signo = signo, .code = SI_TKILL, .pid = p->pid, .uid = p->cred.uid};
 }
 
 long sys_tgkill(const uint64_t a[6])
@@ -322,8 +329,12 @@ static int siginfo_from_user(uint64_t addr, int signo, struct siginfo_weir *info
 
     if (copy_from_user(raw, addr, sizeof(raw)))
         return -EFAULT;
-    *info = (struct siginfo_weir){.signo = signo, .errno_value = (int)raw[1], .code = (int)raw[2], .pid = (int)raw[4],
-                                  .uid = raw[5], .value = raw[6] | (uint64_t)raw[7] << 32};
+    *info = (struct siginfo_weir){.signo = signo,
+                                  .errno_value = (int)raw[1],
+                                  .code = (int)raw[2],
+                                  .pid = (int)raw[4],
+                                  .uid = raw[5],
+                                  .value = raw[6] | (uint64_t)raw[7] << 32};
     return 0;
 }
 

@@ -6,7 +6,8 @@
 /* Tell the parent that the process stopped or goes on. */
 static void notify_parent(struct process *p, int code, int signo)
 {
-    struct siginfo_weir info = {.signo = SIGCHLD, .code = code, .pid = p->pid, .uid = p->cred.uid, .status = signo};
+    struct siginfo_weir info = {
+        .signo = SIGCHLD, .code = code, .pid = p->pid, .uid = p->cred.uid, .status = signo};
     uint64_t flags = spin_lock_irqsave(&process_tree_lock);
     struct process *parent = p->parent;
 
@@ -25,7 +26,7 @@ static void stop_process(struct process *p, int signo, uint64_t flags)
 
     p->stopped = true;
     p->stop_report = signo << 8 | 0x7f;
-    list_for_each_entry(t, &p->tasks, process_link) {
+    list_for_each_entry (t, &p->tasks, process_link) {
         if (t != current_task())
             thread_interrupt(t->thread);
     }
@@ -35,21 +36,24 @@ static void stop_process(struct process *p, int signo, uint64_t flags)
 
 static bool may_run(struct process *p)
 {
-    return !atomic_load_acquire(&p->stopped) || (atomic_load_relaxed(&current->pending) & THREAD_KILL);
+    return !atomic_load_acquire(&p->stopped) ||
+           (atomic_load_relaxed(&current->pending) & THREAD_KILL);
 }
 
 static void wait_while_stopped(struct process *p)
 {
     (void)wait_event_killable(&p->stop_wait, may_run(p));
-    if (p->stop_report == 0xffff && current_task() == list_first(&p->tasks, struct task, process_link))
+    if (p->stop_report == 0xffff &&
+        current_task() == list_first(&p->tasks, struct task, process_link))
         notify_parent(p, CLD_CONTINUED, SIGCONT);
 }
 
-static __noreturn void die(struct process *p, int signo, const struct siginfo_weir *info, const struct trapframe *tf)
+static __noreturn void die(struct process *p, int signo, const struct siginfo_weir *info,
+                           const struct trapframe *tf)
 {
     if (SIGBIT(signo) & (SIGNALS_SYNCHRONOUS | SIGBIT(SIGABRT)))
-        log_warn("%s (pid %d) ends by signal %d, code %d, at %#lx, address %#lx", p->name, p->pid, signo, info->code,
-                 (unsigned long)tf->rip, (unsigned long)info->addr);
+        log_warn("%s (pid %d) ends by signal %d, code %d, at %#lx, address %#lx", p->name, p->pid,
+                 signo, info->code, (unsigned long)tf->rip, (unsigned long)info->addr);
     process_exit_group(signo); /* without the bit 0x80: no core file is written */
 }
 
@@ -171,7 +175,8 @@ void signal_return_to_user(struct trapframe *tf)
     if (restart)
         restart_without_handler(tf);
     if (t->restore_mask) {
-        /* No handler ran under the swapped mask. The old one may let signals in that it kept out. */
+        /* No handler ran under the swapped mask. The old one may let signals in that it kept out.
+         */
         mask_restore();
         restart = false;
         while (deliver_one(tf, &restart))

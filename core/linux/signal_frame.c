@@ -3,16 +3,22 @@
  *
  *   rsp -> return address (restorer) | ucontext | siginfo | ... | FPU state, 64-byte aligned
  *
- * The FPU state is the XSAVE image in standard form with Linux's software words at byte 464 and a second
- * magic number behind the image.
+ * The FPU state is the XSAVE image in standard form with Linux's software words at byte 464 and a
+ * second magic number behind the image.
  */
 #include "signal_internal.h"
 #include <weir/pagetable.h>
 #include <weir/trap.h>
 
-struct stack_user { uint64_t sp; int32_t flags; int32_t pad; uint64_t size; };
+struct stack_user {
+    uint64_t sp;
+    int32_t flags;
+    int32_t pad;
+    uint64_t size;
+};
 struct sigcontext_user {
-    uint64_t r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, rflags;
+    uint64_t r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip,
+        rflags;
     uint16_t cs, gs, fs, ss;
     uint64_t err, trapno, oldmask, cr2, fpstate, reserved[8];
 };
@@ -31,35 +37,41 @@ _Static_assert(sizeof(struct sigcontext_user) == 256, "Linux struct sigcontext")
 _Static_assert(sizeof(struct ucontext_user) == 304, "Linux struct ucontext");
 _Static_assert(sizeof(struct frame_user) == 440, "Linux struct rt_sigframe");
 
-#define UC_FP_XSTATE 1u
-#define UC_SIGCONTEXT_SS 2u
+#define UC_FP_XSTATE         1u
+#define UC_SIGCONTEXT_SS     2u
 #define UC_STRICT_RESTORE_SS 4u
 
-#define FXSAVE_SIZE 512UL
-#define XSAVE_HEADER_END 576UL
+#define FXSAVE_SIZE        512UL
+#define XSAVE_HEADER_END   576UL
 #define SW_RESERVED_OFFSET 464UL
-#define FP_XSTATE_MAGIC1 0x46505853u
-#define FP_XSTATE_MAGIC2 0x46505845u
-struct sw_bytes { uint32_t magic1, extended_size; uint64_t features; uint32_t state_size; uint32_t pad[7]; };
+#define FP_XSTATE_MAGIC1   0x46505853u
+#define FP_XSTATE_MAGIC2   0x46505845u
+struct sw_bytes {
+    uint32_t magic1, extended_size;
+    uint64_t features;
+    uint32_t state_size;
+    uint32_t pad[7];
+};
 
-#define RED_ZONE 128UL
+#define RED_ZONE        128UL
 #define TRAP_PAGE_FAULT 14
-#define SS_ONSTACK 1u
-#define SS_DISABLE 2u
-#define SS_AUTODISARM 0x80000000u
-#define ALTSTACK_LEAST 2048UL
+#define SS_ONSTACK      1u
+#define SS_DISABLE      2u
+#define SS_AUTODISARM   0x80000000u
+#define ALTSTACK_LEAST  2048UL
 
 /* AC RF OF DF TF SF ZF AF PF CF: what a program may set for itself. */
 #define RFLAGS_RESTORED 0x50dd5UL
-#define RFLAGS_DF 0x400UL
-#define RFLAGS_TF 0x100UL
-#define RFLAGS_RF 0x10000UL
+#define RFLAGS_DF       0x400UL
+#define RFLAGS_TF       0x100UL
+#define RFLAGS_RF       0x10000UL
 
 /* ---- alternate stack ---- */
 
 static bool on_altstack(const struct task *t, uint64_t rsp)
 {
-    return !(t->altstack_flags & SS_AUTODISARM) && rsp > t->altstack_base && rsp - t->altstack_base <= t->altstack_size;
+    return !(t->altstack_flags & SS_AUTODISARM) && rsp > t->altstack_base &&
+           rsp - t->altstack_base <= t->altstack_size;
 }
 
 static struct stack_user altstack_describe(const struct task *t, uint64_t rsp)
@@ -168,8 +180,10 @@ static int fpstate_save(uint64_t addr)
     fpu_save_current(buf);
     memset(buf + SW_RESERVED_OFFSET, 0, FXSAVE_SIZE - SW_RESERVED_OFFSET);
     if (size > FXSAVE_SIZE) {
-        struct sw_bytes sw = {.magic1 = FP_XSTATE_MAGIC1, .extended_size = (uint32_t)size + 4,
-                              .features = fpu_feature_mask(), .state_size = (uint32_t)size};
+        struct sw_bytes sw = {.magic1 = FP_XSTATE_MAGIC1,
+                              .extended_size = (uint32_t)size + 4,
+                              .features = fpu_feature_mask(),
+                              .state_size = (uint32_t)size};
         uint32_t magic2 = FP_XSTATE_MAGIC2;
 
         memcpy(buf + SW_RESERVED_OFFSET, &sw, sizeof(sw));
@@ -180,15 +194,16 @@ static int fpstate_save(uint64_t addr)
     return result;
 }
 
-/* Size of the image that the program's frame claims and proves by both magic numbers; else the legacy part. */
+/* Size of the image that the program's frame claims and proves by both magic numbers; else the
+ * legacy part. */
 static size_t fpstate_claimed_size(const uint8_t *legacy, uint64_t addr)
 {
     struct sw_bytes sw;
     uint32_t magic2;
 
     memcpy(&sw, legacy + SW_RESERVED_OFFSET, sizeof(sw));
-    if (sw.magic1 != FP_XSTATE_MAGIC1 || sw.state_size < XSAVE_HEADER_END || sw.state_size > fpu_state_size() ||
-        sw.extended_size != sw.state_size + 4)
+    if (sw.magic1 != FP_XSTATE_MAGIC1 || sw.state_size < XSAVE_HEADER_END ||
+        sw.state_size > fpu_state_size() || sw.extended_size != sw.state_size + 4)
         return FXSAVE_SIZE;
     if (get_user_u32(&magic2, addr + sw.state_size) || magic2 != FP_XSTATE_MAGIC2)
         return FXSAVE_SIZE;
@@ -235,10 +250,27 @@ out:
 static void context_save(struct sigcontext_user *c, const struct trapframe *tf)
 {
     *c = (struct sigcontext_user){
-        .r8 = tf->r8, .r9 = tf->r9, .r10 = tf->r10, .r11 = tf->r11, .r12 = tf->r12, .r13 = tf->r13, .r14 = tf->r14,
-        .r15 = tf->r15, .rdi = tf->rdi, .rsi = tf->rsi, .rbp = tf->rbp, .rbx = tf->rbx, .rdx = tf->rdx, .rax = tf->rax,
-        .rcx = tf->rcx, .rsp = tf->rsp, .rip = tf->rip, .rflags = tf->rflags, .cs = (uint16_t)tf->cs,
-        .ss = (uint16_t)tf->ss, .err = tf->error,
+        .r8 = tf->r8,
+        .r9 = tf->r9,
+        .r10 = tf->r10,
+        .r11 = tf->r11,
+        .r12 = tf->r12,
+        .r13 = tf->r13,
+        .r14 = tf->r14,
+        .r15 = tf->r15,
+        .rdi = tf->rdi,
+        .rsi = tf->rsi,
+        .rbp = tf->rbp,
+        .rbx = tf->rbx,
+        .rdx = tf->rdx,
+        .rax = tf->rax,
+        .rcx = tf->rcx,
+        .rsp = tf->rsp,
+        .rip = tf->rip,
+        .rflags = tf->rflags,
+        .cs = (uint16_t)tf->cs,
+        .ss = (uint16_t)tf->ss,
+        .err = tf->error,
     };
 }
 
@@ -261,7 +293,8 @@ static void context_load(struct trapframe *tf, const struct sigcontext_user *c)
     tf->rcx = c->rcx;
     tf->rsp = c->rsp;
     tf->rip = c->rip;
-    /* Selectors stay the program's only ones; interrupt flag and privilege level are not its own. */
+    /* Selectors stay the program's only ones; interrupt flag and privilege level are not its own.
+     */
     tf->rflags = (tf->rflags & ~RFLAGS_RESTORED) | (c->rflags & RFLAGS_RESTORED);
 }
 
@@ -285,7 +318,8 @@ int signal_frame_push(struct trapframe *tf, int signo, const struct siginfo_weir
     if (fpstate_save(fp))
         return -EFAULT;
     frame.restorer = action->restorer;
-    frame.uc.flags = UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS | (fpu_state_size() > FXSAVE_SIZE ? UC_FP_XSTATE : 0);
+    frame.uc.flags = UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS |
+                     (fpu_state_size() > FXSAVE_SIZE ? UC_FP_XSTATE : 0);
     frame.uc.link = 0;
     frame.uc.stack = altstack_describe(t, tf->rsp);
     context_save(&frame.uc.mcontext, tf);

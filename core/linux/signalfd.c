@@ -1,12 +1,13 @@
 /*
- * signalfd: blocked signals as something to read. It shows the signals of the process that reads or asks,
- * so a descriptor inherited over fork is the child's own; it is woken when a signal is sent.
+ * signalfd: blocked signals as something to read. It shows the signals of the process that reads or
+ * asks, so a descriptor inherited over fork is the child's own; it is woken when a signal is sent.
  */
 #include "signal_internal.h"
 
 /*
- * Whoever polls hangs a waiter on the process's wait queue. Each process that was ever polled through this
- * file stays referenced until the file goes, for an epoll's waiter may still hang there when it is dead.
+ * Whoever polls hangs a waiter on the process's wait queue. Each process that was ever polled
+ * through this file stays referenced until the file goes, for an epoll's waiter may still hang
+ * there when it is dead.
  */
 struct signalfd_process {
     struct signalfd_process *next; /* l */
@@ -14,7 +15,7 @@ struct signalfd_process {
 };
 /* Key: a atomic, l lock */
 struct signalfd {
-    sigset_weir mask;              /* a */
+    sigset_weir mask; /* a */
     spinlock_t lock;
     struct signalfd_process *processes; /* l */
 };
@@ -91,8 +92,14 @@ static unsigned signalfd_poll(struct file *f, struct poll_table *pt)
 static bool signalfd_emit(struct uio *u, const struct siginfo_weir *info)
 {
     struct signalfd_siginfo out = {
-        .signo = (uint32_t)info->signo, .error = info->errno_value, .code = info->code, .pid = (uint32_t)info->pid,
-        .uid = info->uid, .status = info->status, .value = info->value, .value_int = (int32_t)info->value,
+        .signo = (uint32_t)info->signo,
+        .error = info->errno_value,
+        .code = info->code,
+        .pid = (uint32_t)info->pid,
+        .uid = info->uid,
+        .status = info->status,
+        .value = info->value,
+        .value_int = (int32_t)info->value,
         .addr = info->addr,
     };
 
@@ -142,7 +149,8 @@ static void signalfd_release(struct file *f)
     kfree(s);
 }
 
-const struct file_ops signalfd_ops = {.read = signalfd_read, .poll = signalfd_poll, .release = signalfd_release};
+const struct file_ops signalfd_ops = {
+    .read = signalfd_read, .poll = signalfd_poll, .release = signalfd_release};
 
 static long signalfd_change(int fd, sigset_weir mask)
 {
@@ -157,7 +165,8 @@ static long signalfd_change(int fd, sigset_weir mask)
         struct signalfd *s = r.file->private;
 
         atomic_store_relaxed(&s->mask, mask);
-        wake_events(&current_process()->signalfd_wait, POLLIN, UINT32_MAX); /* what it now shows may be pending */
+        wake_events(&current_process()->signalfd_wait, POLLIN,
+                    UINT32_MAX); /* what it now shows may be pending */
     }
     file_ref_put(r);
     return result;

@@ -1,16 +1,17 @@
-/* The socket system calls: waiting, addresses in and out, EINTR and SIGPIPE. Families do the rest. */
+/* The socket system calls: waiting, addresses in and out, EINTR and SIGPIPE. Families do the rest.
+ */
 #include "socket_file.h"
 
-#define SOCK_TYPE_MASK 15u
-#define SOL_SOCKET 1
-#define SO_RCVTIMEO 20
-#define SO_SNDTIMEO 21
+#define SOCK_TYPE_MASK  15u
+#define SOL_SOCKET      1
+#define SO_RCVTIMEO     20
+#define SO_SNDTIMEO     21
 #define SO_RCVTIMEO_NEW 66
 #define SO_SNDTIMEO_NEW 67
-#define SO_ERROR 4
-#define FIONREAD_WEIR 0x541bu
-#define READABLE (POLLIN | POLLRDHUP | POLLHUP | POLLERR)
-#define WRITABLE (POLLOUT | POLLHUP | POLLERR)
+#define SO_ERROR        4
+#define FIONREAD_WEIR   0x541bu
+#define READABLE        (POLLIN | POLLRDHUP | POLLHUP | POLLERR)
+#define WRITABLE        (POLLOUT | POLLHUP | POLLERR)
 
 /* ---- as a file ---- */
 
@@ -22,12 +23,14 @@ static int wait_result(int error, uint64_t deadline_ns)
     return error == -EINTR && deadline_ns == TIME_FOREVER ? -ERESTARTSYS : error;
 }
 
-/* Sleep until one of the events is there. 0 = look again, -EAGAIN at the timeout, -ERESTARTSYS or -EINTR. */
+/* Sleep until one of the events is there. 0 = look again, -EAGAIN at the timeout, -ERESTARTSYS or
+ * -EINTR. */
 static int socket_wait(struct socket_file *s, unsigned events, uint64_t deadline_ns)
 {
     struct wait_queue *q = s->ops->wait_queue(s);
 
-    return wait_result(wait_event_interruptible_timeout(q, s->ops->poll(s) & events, deadline_ns), deadline_ns);
+    return wait_result(wait_event_interruptible_timeout(q, s->ops->poll(s) & events, deadline_ns),
+                       deadline_ns);
 }
 
 static int wait_to_send(struct socket_file *s, struct socket_message *m, uint64_t deadline_ns)
@@ -37,7 +40,8 @@ static int wait_to_send(struct socket_file *s, struct socket_message *m, uint64_
     return wait_result(s->ops->wait_to_send(s, m, deadline_ns), deadline_ns);
 }
 
-static int wait_to_connect(struct socket_file *s, const struct sockaddr_buf *a, uint64_t deadline_ns)
+static int wait_to_connect(struct socket_file *s, const struct sockaddr_buf *a,
+                           uint64_t deadline_ns)
 {
     if (!s->ops->wait_to_connect)
         return socket_wait(s, WRITABLE, deadline_ns);
@@ -159,7 +163,10 @@ static void socket_file_release(struct file *f)
 }
 
 const struct file_ops socket_ops = {
-    .read = socket_read, .write = socket_write, .poll = socket_file_poll, .ioctl = socket_ioctl,
+    .read = socket_read,
+    .write = socket_write,
+    .poll = socket_file_poll,
+    .ioctl = socket_ioctl,
     .release = socket_file_release,
 };
 
@@ -247,7 +254,8 @@ long sys_socket(const uint64_t a[6])
     s = socket_file_new((int)a[0], type);
     if (!s)
         return -ENOMEM;
-    error = s->family == AF_UNIX_WEIR ? unix_socket_create(s, (int)a[2]) : inet_socket_create(s, (int)a[2]);
+    error = s->family == AF_UNIX_WEIR ? unix_socket_create(s, (int)a[2])
+                                      : inet_socket_create(s, (int)a[2]);
     if (error) {
         kfree(s);
         return error;
@@ -258,7 +266,8 @@ long sys_socket(const uint64_t a[6])
 
 static int make_pair(int type, unsigned flags, struct file *out[2])
 {
-    struct socket_file *s = socket_file_new(AF_UNIX_WEIR, type), *t = socket_file_new(AF_UNIX_WEIR, type);
+    struct socket_file *s = socket_file_new(AF_UNIX_WEIR, type),
+                       *t = socket_file_new(AF_UNIX_WEIR, type);
     int error = s && t ? unix_socket_pair(s, t) : -ENOMEM;
 
     if (error) {
@@ -522,7 +531,7 @@ static long set_timeout(uint64_t *timeout_ns, const void *value, size_t len)
     if (tv.sec < 0)
         tv.sec = tv.usec = 0;
     atomic_store_relaxed(timeout_ns, (uint64_t)MIN(tv.sec, 1000000000L) * NSEC_PER_SEC +
-                                     (uint64_t)tv.usec * NSEC_PER_USEC);
+                                         (uint64_t)tv.usec * NSEC_PER_USEC);
     return 0;
 }
 
@@ -559,7 +568,8 @@ static long get_option(struct socket_file *s, int level, int name, void *value, 
 
     if (!timeout)
         return s->ops->get_option(s, level, name, value, len);
-    tv = (struct timeval_weir){(int64_t)(*timeout / NSEC_PER_SEC), (int64_t)(*timeout % NSEC_PER_SEC / NSEC_PER_USEC)};
+    tv = (struct timeval_weir){(int64_t)(*timeout / NSEC_PER_SEC),
+                               (int64_t)(*timeout % NSEC_PER_SEC / NSEC_PER_USEC)};
     *len = MIN(*len, sizeof(tv));
     memcpy(value, &tv, *len);
     return 0;

@@ -1,10 +1,10 @@
 /* sendmsg and recvmsg, one or many, and descriptors in control messages (SCM_RIGHTS). */
 #include "socket_file.h"
 
-#define SOL_SOCKET 1
-#define SCM_RIGHTS 1
+#define SOL_SOCKET      1
+#define SCM_RIGHTS      1
 #define SCM_CREDENTIALS 2
-#define CONTROL_MAX 20480u
+#define CONTROL_MAX     20480u
 
 struct msghdr_user {
     uint64_t name;
@@ -12,8 +12,14 @@ struct msghdr_user {
     uint64_t iov, iov_len, control, control_len;
     uint32_t flags, pad1;
 };
-struct mmsghdr_user { struct msghdr_user hdr; uint32_t len, pad; };
-struct cmsghdr_user { uint64_t len; int32_t level, type; };
+struct mmsghdr_user {
+    struct msghdr_user hdr;
+    uint32_t len, pad;
+};
+struct cmsghdr_user {
+    uint64_t len;
+    int32_t level, type;
+};
 _Static_assert(sizeof(struct msghdr_user) == 56, "Linux struct msghdr");
 
 void passed_files_free(struct passed_files *p)
@@ -61,7 +67,8 @@ static int control_parse(const uint8_t *control, size_t len, struct passed_files
         if (h.len < sizeof(h) || h.len > len - at)
             return -EINVAL;
         if (h.level == SOL_SOCKET && h.type == SCM_RIGHTS)
-            error = files_gather(files, (const int *)(control + at + sizeof(h)), (unsigned)(h.len - sizeof(h)) / 4);
+            error = files_gather(files, (const int *)(control + at + sizeof(h)),
+                                 (unsigned)(h.len - sizeof(h)) / 4);
         else if (h.level == SOL_SOCKET && h.type != SCM_CREDENTIALS)
             error = -EINVAL;
         if (error)

@@ -1,11 +1,11 @@
 /* What a file is: the stat family, statfs, access, directory listings. */
 #include "linuxio.h"
 
-#define AT_SYMLINK_NOFOLLOW 0x100u
+#define AT_SYMLINK_NOFOLLOW     0x100u
 #define AT_REMOVEDIR_OR_EACCESS 0x200u
-#define AT_NO_AUTOMOUNT 0x800u
-#define AT_EMPTY_PATH 0x1000u
-#define AT_STATX_SYNC_TYPE 0x6000u
+#define AT_NO_AUTOMOUNT         0x800u
+#define AT_EMPTY_PATH           0x1000u
+#define AT_STATX_SYNC_TYPE      0x6000u
 
 static int stat_file(struct file *f, struct stat_weir *st)
 {
@@ -56,7 +56,8 @@ static long stat_path(int dirfd, uint64_t path_addr, unsigned at_flags, struct s
     } else {
         const char *p = !path[0] && (at_flags & AT_EMPTY_PATH) ? "." : path;
 
-        result = vfs_stat(base, p, at_flags & AT_SYMLINK_NOFOLLOW ? VFS_NOFOLLOW : 0, &current_process()->cred, st);
+        result = vfs_stat(base, p, at_flags & AT_SYMLINK_NOFOLLOW ? VFS_NOFOLLOW : 0,
+                          &current_process()->cred, st);
         dentry_put(base);
     }
     path_put(path);
@@ -98,7 +99,11 @@ long sys_newfstatat(const uint64_t a[6])
     return stat_out(stat_path((int)a[0], a[1], (unsigned)a[3], &st), a[2], &st);
 }
 
-struct statx_time { int64_t sec; uint32_t nsec; int32_t pad; };
+struct statx_time {
+    int64_t sec;
+    uint32_t nsec;
+    int32_t pad;
+};
 /* Linux struct statx */
 struct statx_weir {
     uint32_t mask, blksize;
@@ -136,7 +141,8 @@ long sys_statx(const uint64_t a[6])
     struct statx_weir x;
     long result;
 
-    if (a[2] & ~(uint64_t)(AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_SYNC_TYPE))
+    if (a[2] &
+        ~(uint64_t)(AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_SYNC_TYPE))
         return -EINVAL;
     result = stat_path((int)a[0], a[1], (unsigned)a[2], &st);
     if (result)
@@ -244,7 +250,8 @@ struct dirent64_weir {
     uint8_t type;
     char name[];
 };
-/* The directory is locked while it is read, so entries are gathered here and copied out afterwards. */
+/* The directory is locked while it is read, so entries are gathered here and copied out afterwards.
+ */
 struct getdents_sink {
     struct dir_sink sink;
     uint8_t *buf;
@@ -253,8 +260,8 @@ struct getdents_sink {
 };
 #define GETDENTS_BUFFER 8192UL
 
-static bool getdents_emit(struct dir_sink *s, const char *name, size_t len, uint64_t ino, unsigned type,
-                          uint64_t next_offset)
+static bool getdents_emit(struct dir_sink *s, const char *name, size_t len, uint64_t ino,
+                          unsigned type, uint64_t next_offset)
 {
     struct getdents_sink *g = container_of(s, struct getdents_sink, sink);
     size_t length = ALIGN_UP(offsetof(struct dirent64_weir, name) + len + 1, 8UL);
@@ -299,7 +306,8 @@ static long getdents_on(struct file *f, uint64_t addr, size_t size)
 long sys_getdents64(const uint64_t a[6])
 {
     struct file_ref r = file_ref_get(a[0]);
-    long result = r.file && file_readable(r.file) ? getdents_on(r.file, a[1], (uint32_t)a[2]) : -EBADF;
+    long result =
+        r.file && file_readable(r.file) ? getdents_on(r.file, a[1], (uint32_t)a[2]) : -EBADF;
 
     file_ref_put(r);
     return result;

@@ -2,9 +2,19 @@
 #include "linuxio.h"
 #include <weir/time.h>
 
-enum { CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME, CLOCK_THREAD_CPUTIME, CLOCK_MONOTONIC_RAW,
-       CLOCK_REALTIME_COARSE, CLOCK_MONOTONIC_COARSE, CLOCK_BOOTTIME, CLOCK_REALTIME_ALARM, CLOCK_BOOTTIME_ALARM,
-       CLOCK_TAI = 11 };
+enum {
+    CLOCK_REALTIME,
+    CLOCK_MONOTONIC,
+    CLOCK_PROCESS_CPUTIME,
+    CLOCK_THREAD_CPUTIME,
+    CLOCK_MONOTONIC_RAW,
+    CLOCK_REALTIME_COARSE,
+    CLOCK_MONOTONIC_COARSE,
+    CLOCK_BOOTTIME,
+    CLOCK_REALTIME_ALARM,
+    CLOCK_BOOTTIME_ALARM,
+    CLOCK_TAI = 11
+};
 #define TIMER_ABSTIME 1u
 
 static uint64_t process_cpu_ns(struct process *p)
@@ -12,7 +22,7 @@ static uint64_t process_cpu_ns(struct process *p)
     uint64_t flags = spin_lock_irqsave(&p->siglock), total = p->utime_ns + p->stime_ns;
     struct task *t;
 
-    list_for_each_entry(t, &p->tasks, process_link)
+    list_for_each_entry (t, &p->tasks, process_link)
         total += atomic_load_relaxed(&t->thread->runtime_ns);
     spin_unlock_irqrestore(&p->siglock, flags);
     return total;
@@ -101,7 +111,8 @@ long sys_clock_settime(const uint64_t a[6])
 long sys_gettimeofday(const uint64_t a[6])
 {
     uint64_t ns = clock_realtime_ns(), zone = 0;
-    struct timeval_weir tv = {(int64_t)(ns / NSEC_PER_SEC), (int64_t)(ns % NSEC_PER_SEC / NSEC_PER_USEC)};
+    struct timeval_weir tv = {(int64_t)(ns / NSEC_PER_SEC),
+                              (int64_t)(ns % NSEC_PER_SEC / NSEC_PER_USEC)};
 
     if (a[0] && copy_to_user(a[0], &tv, sizeof(tv)))
         return -EFAULT;
@@ -132,7 +143,8 @@ long sys_time(const uint64_t a[6])
 
 /* ---- sleeping ---- */
 
-/* A relative sleep goes on to the same deadline when no handler ran; what is left goes to left_addr. */
+/* A relative sleep goes on to the same deadline when no handler ran; what is left goes to
+ * left_addr. */
 static long sleep_relative(uint64_t deadline_ns, uint64_t left_addr)
 {
     struct task *t = current_task();
@@ -166,7 +178,8 @@ long sys_nanosleep(const uint64_t a[6])
 
 static bool clock_can_sleep(uint64_t clock)
 {
-    return clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME || clock == CLOCK_TAI;
+    return clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME ||
+           clock == CLOCK_TAI;
 }
 
 long sys_clock_nanosleep(const uint64_t a[6])

@@ -1,7 +1,7 @@
 /* timerfd: expirations of a timer to read. */
 #include "linuxio.h"
 
-#define TFD_TIMER_ABSTIME 1u
+#define TFD_TIMER_ABSTIME       1u
 #define TFD_TIMER_CANCEL_ON_SET 2u
 
 /* Key: I immutable, l lock (irqsave: the call-back takes it) */
@@ -79,7 +79,8 @@ static void timerfd_release(struct file *f)
     kfree(t);
 }
 
-const struct file_ops timerfd_ops = {.read = timerfd_read, .poll = timerfd_poll, .release = timerfd_release};
+const struct file_ops timerfd_ops = {
+    .read = timerfd_read, .poll = timerfd_poll, .release = timerfd_release};
 
 long sys_timerfd_create(const uint64_t a[6])
 {
@@ -111,13 +112,15 @@ static void timerfd_left_locked(const struct timerfd *t, uint64_t *value, uint64
     *value = !t->deadline_ns ? 0 : t->deadline_ns > now ? t->deadline_ns - now : 1;
 }
 
-static void timerfd_set(struct timerfd *t, bool absolute, uint64_t value, uint64_t interval, uint64_t *old_value,
-                        uint64_t *old_interval)
+static void timerfd_set(struct timerfd *t, bool absolute, uint64_t value, uint64_t interval,
+                        uint64_t *old_value, uint64_t *old_interval)
 {
     uint64_t deadline = 0, flags;
 
     if (value)
-        deadline = !absolute ? deadline_after(value) : t->clock == 0 ? deadline_of_realtime(value) : value;
+        deadline = !absolute       ? deadline_after(value)
+                   : t->clock == 0 ? deadline_of_realtime(value)
+                                   : value;
     flags = spin_lock_irqsave(&t->lock);
     timerfd_left_locked(t, old_value, old_interval);
     timer_cancel(&t->timer);
@@ -154,7 +157,8 @@ long sys_timerfd_settime(const uint64_t a[6])
     } else if (r.file->ops != &timerfd_ops) {
         result = -EINVAL;
     } else {
-        timerfd_set(r.file->private, a[1] & TFD_TIMER_ABSTIME, value, interval, &old_value, &old_interval);
+        timerfd_set(r.file->private, a[1] & TFD_TIMER_ABSTIME, value, interval, &old_value,
+                    &old_interval);
         if (a[3])
             result = timerfd_out(a[3], old_value, old_interval);
     }

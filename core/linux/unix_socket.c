@@ -1,71 +1,14 @@
-/*
- * AF_UNIX sockets: stream, seqpacket and datagram, bound to a path or an abstract name, with descriptors
- * passed in messages.
- *
- * Data are messages on the receiver's queue. A stream reader may take part of one and go on to the next;
- * a message with descriptors ends a read, as with Linux. Sender and receiver are tied by `peer`, each
- * holding a reference of the other; a socket that was closed stays until the peer lets go.
- *
- * Locks: unix_lock (names and peers; spin, thread context) > socket->lock (its queue). Never two socket
- * locks at once. User memory is copied without any of them.
- */
-#include "socket_file.h"
+/* AF_UNIX sockets: names, connections, options, the end. Data: unix_message.c. */
+#include "unix_internal.h"
 #include <weir/init.h>
 
-#define SOCK_STREAM SOCK_STREAM_WEIR
-#define SOCK_DGRAM SOCK_DGRAM_WEIR
-#define SOCK_SEQPACKET SOCK_SEQPACKET_WEIR
-#define SOL_SOCKET 1
-#define PATH_OFFSET 2u /* sun_path behind the family */
+#define SOL_SOCKET   1
+#define PATH_OFFSET  2u /* sun_path behind the family */
 #define SUN_PATH_MAX 108u
-#define QUEUE_BYTES 212992u   /* Linux's default */
-#define CHUNK_MAX 32768u      /* most of a stream write in one message */
-#define DGRAM_QUEUE_MOST 64u
 #define NAME_BUCKETS 64u
-
-struct unix_message {
-    struct list link;
-    uint32_t len, taken;
-    struct passed_files *files;
-    struct sockaddr_buf *from; /* datagrams of a bound sender */
-    uint8_t data[];
-};
-
-enum unix_state { UNIX_NEW, UNIX_LISTENING, UNIX_CONNECTED, UNIX_CLOSED };
-
-/* Key: I immutable, a atomic, u unix_lock, l lock. */
-struct unix_socket {
-    uint32_t refcount;                 /* a */
-    int type;                          /* I */
-    enum unix_state state;             /* u (a for readiness) */
-    struct unix_socket *peer;          /* u counted */
-    bool peer_gone;                    /* a the peer closed: EOF and EPIPE */
-    bool no_receive, no_send;          /* a shutdown */
-    bool reset;                        /* a the peer closed with unread data */
-    struct cred cred;                  /* I of the maker (SO_PEERCRED) */
-    int pid;                           /* I */
-    struct cred peer_cred;             /* u */
-    int peer_pid;                      /* u */
-    struct list name_link;             /* u */
-    struct inode *inode;               /* u counted: bound to a path */
-    struct sockaddr_buf name;          /* u len 0 = not bound */
-    spinlock_t lock;
-    struct list queue;                 /* l messages to read, or (listening) connections to accept */
-    uint32_t queued_bytes, queued_count; /* l (a for readiness) */
-    unsigned backlog;                  /* u */
-    struct list accept_link;           /* l of the listener */
-    struct wait_queue wait;
-};
 
 static spinlock_t unix_lock = SPINLOCK_INIT;
 static struct list names[NAME_BUCKETS]; /* u */
-
-static void message_free(struct unix_message *m)
-{
-    passed_files_free(m->files);
-    kfree(m->from);
-    kfree(m);
-}
 
 static struct unix_socket *unix_new(int type)
 {
@@ -85,7 +28,7 @@ static struct unix_socket *unix_new(int type)
     return u;
 }
 
-static void unix_get(struct unix_socket *u)
+void unix_get(struct unix_socket *u)
 {
     atomic_fetch_add(&u->refcount, 1);
 }
@@ -96,11 +39,11 @@ static void queue_free(struct unix_socket *u)
         struct unix_message *m = list_first(&u->queue, struct unix_message, link);
 
         list_del(&m->link);
-        message_free(m);
+        unix_message_free(m);
     }
 }
 
-static void unix_put(struct unix_socket *u)
+void unix_put(struct unix_socket *u)
 {
     if (atomic_fetch_sub(&u->refcount, 1) != 1)
         return;
@@ -108,14 +51,13 @@ static void unix_put(struct unix_socket *u)
     kfree(u);
 }
 
-static void unix_wake(struct unix_socket *u, unsigned events)
+void unix_wake(struct unix_socket *u, unsigned events)
 {
     if (wait_queue_active(&u->wait))
         wake_events(&u->wait, events, 1);
 }
 
-/* Referenced peer or NULL. */
-static struct unix_socket *peer_get(struct unix_socket *u)
+struct unix_socket *unix_peer_get(struct unix_socket *u)
 {
     struct unix_socket *peer;
 
@@ -164,7 +106,7 @@ static struct unix_socket *find_abstract_locked(const struct sockaddr_buf *a)
 {
     struct unix_socket *u;
 
-    list_for_each_entry(u, bucket_of_abstract(a), name_link) {
+    list_for_each_entry (u, bucket_of_abstract(a), name_link) {
         if (!u->inode && u->name.len == a->len && !memcmp(u->name.bytes, a->bytes, a->len))
             return u;
     }
@@ -175,15 +117,14 @@ static struct unix_socket *find_inode_locked(const struct inode *i)
 {
     struct unix_socket *u;
 
-    list_for_each_entry(u, bucket_of_inode(i), name_link) {
+    list_for_each_entry (u, bucket_of_inode(i), name_link) {
         if (u->inode == i)
             return u;
     }
     return NULL;
 }
 
-/* The socket bound to an address, referenced. */
-static int unix_find(const struct sockaddr_buf *a, struct unix_socket **out)
+int unix_find(const struct sockaddr_buf *a, struct unix_socket **out)
 {
     const struct cred *c = &current_process()->cred;
     char path[SUN_PATH_MAX + 1];
@@ -232,7 +173,8 @@ static int make_inode(const struct sockaddr_buf *a, struct inode **out)
     if (error)
         return error;
     base = path_base(AT_FDCWD_WEIR);
-    error = vfs_mknod(base, path, S_IFSOCK | (0777 & ~atomic_load_relaxed(&current_process()->umask)), c);
+    error = vfs_mknod(base, path,
+                      S_IFSOCK | (0777 & ~atomic_load_relaxed(&current_process()->umask)), c);
     if (!error)
         error = vfs_lookup(base, path, VFS_NOFOLLOW, c, &d);
     else if (error == -EEXIST)
@@ -444,303 +386,31 @@ static int unix_accept(struct socket_file *s, struct socket_file *out, struct so
     return 0;
 }
 
-/* ---- sending ---- */
-
-static bool has_room(const struct unix_socket *to)
-{
-    if (to->type == SOCK_DGRAM)
-        return atomic_load_acquire(&to->queued_count) < DGRAM_QUEUE_MOST &&
-               atomic_load_acquire(&to->queued_bytes) < QUEUE_BYTES;
-    return atomic_load_acquire(&to->queued_bytes) < QUEUE_BYTES;
-}
-
-static int message_make(struct unix_socket *u, struct socket_message *m, struct unix_message **out)
-{
-    size_t len = u->type == SOCK_STREAM ? MIN(m->uio->resid, (size_t)CHUNK_MAX) : m->uio->resid;
-    struct unix_message *msg;
-
-    if (len > QUEUE_BYTES)
-        return -EMSGSIZE;
-    msg = kmalloc(sizeof(*msg) + len);
-    if (!msg)
-        return -ENOBUFS;
-    *msg = (struct unix_message){.len = (uint32_t)len};
-    list_init(&msg->link);
-    if (uio_copy_in(m->uio, msg->data, len) < len) {
-        kfree(msg);
-        return -EFAULT;
-    }
-    if (u->type == SOCK_DGRAM && u->name.len) {
-        msg->from = kmalloc(sizeof(*msg->from));
-        if (msg->from)
-            *msg->from = u->name;
-    }
-    *out = msg;
-    return 0;
-}
-
-/* The socket to send to, referenced: the given address's, or the peer. */
-static int unix_target(struct unix_socket *u, struct socket_message *m, struct unix_socket **to)
-{
-    if (u->type == SOCK_DGRAM && m->address && m->address->len)
-        return unix_find(m->address, to);
-    if (m->address && m->address->len && u->type == SOCK_STREAM)
-        return u->state == UNIX_CONNECTED ? -EISCONN : -EOPNOTSUPP;
-    *to = peer_get(u);
-    if (!*to)
-        return -ENOTCONN;
-    return 0;
-}
-
-static int send_allowed(const struct unix_socket *u, const struct unix_socket *to)
-{
-    if (atomic_load_acquire(&u->no_send))
-        return -EPIPE;
-    if (u->type == SOCK_DGRAM)
-        return to->type != SOCK_DGRAM                       ? -EPROTOTYPE
-               : atomic_load_acquire(&to->state) == UNIX_CLOSED ? -ECONNREFUSED
-               : atomic_load_acquire(&to->no_receive)           ? -EPIPE
-                                                                : 0;
-    return atomic_load_acquire(&u->peer_gone) || atomic_load_acquire(&to->no_receive) ? -EPIPE : 0;
-}
-
-static ssize_t unix_send_to(struct unix_socket *u, struct unix_socket *to, struct socket_message *m)
-{
-    struct unix_message *msg;
-    int error = send_allowed(u, to);
-    ssize_t len;
-
-    if (error)
-        return error;
-    if (u->type == SOCK_STREAM && !m->uio->resid)
-        return 0;
-    if (!has_room(to))
-        return -EAGAIN;
-    error = message_make(u, m, &msg);
-    if (error)
-        return error;
-    len = msg->len; /* once queued it is the receiver's */
-    spin_lock(&to->lock);
-    if (atomic_load_relaxed(&to->state) == UNIX_CLOSED) {
-        error = u->type == SOCK_DGRAM ? -ECONNREFUSED : -EPIPE;
-    } else {
-        msg->files = m->files;
-        m->files = NULL;
-        list_add_tail(&to->queue, &msg->link);
-        to->queued_bytes += msg->len;
-        to->queued_count++;
-    }
-    spin_unlock(&to->lock);
-    if (error) {
-        message_free(msg);
-        return error;
-    }
-    unix_wake(to, POLLIN | POLLRDNORM);
-    return len;
-}
-
-static ssize_t unix_send(struct socket_file *s, struct socket_message *m)
-{
-    struct unix_socket *u = s->private, *to;
-    ssize_t result;
-
-    if (m->flags & MSG_OOB)
-        return -EOPNOTSUPP;
-    result = unix_target(u, m, &to);
-    if (result)
-        return result;
-    result = unix_send_to(u, to, m);
-    unix_put(to);
-    return result;
-}
-
-/* A stream's reader wakes its peer; a datagram's reader knows no sender, so senders wait on its own queue. */
-static int unix_wait_to_send(struct socket_file *s, struct socket_message *m, uint64_t deadline_ns)
-{
-    struct unix_socket *u = s->private, *to;
-    struct wait_queue *q;
-    int error = (int)unix_target(u, m, &to);
-
-    if (error)
-        return error;
-    q = u->type == SOCK_DGRAM ? &to->wait : &u->wait;
-    error = wait_event_interruptible_timeout(q, has_room(to) || send_allowed(u, to), deadline_ns);
-    unix_put(to);
-    return error;
-}
-
 static bool backlog_has_room(const struct unix_socket *listener)
 {
     return atomic_load_acquire(&listener->state) != UNIX_LISTENING ||
            atomic_load_acquire(&listener->queued_count) <= listener->backlog;
 }
 
-static int unix_wait_to_connect(struct socket_file *s, const struct sockaddr_buf *a, uint64_t deadline_ns)
+static int unix_wait_to_connect(struct socket_file *s, const struct sockaddr_buf *a,
+                                uint64_t deadline_ns)
 {
     struct unix_socket *listener;
     int error = unix_find(a, &listener);
 
     if (error)
         return error;
-    error = wait_event_interruptible_timeout(&listener->wait, backlog_has_room(listener), deadline_ns);
+    error =
+        wait_event_interruptible_timeout(&listener->wait, backlog_has_room(listener), deadline_ns);
     unix_put(listener);
     return error;
-}
-
-/* ---- receiving ---- */
-
-/* Take the first message off. A peek puts it back. */
-static struct unix_message *message_next(struct unix_socket *u)
-{
-    struct unix_message *m = NULL;
-
-    spin_lock(&u->lock);
-    if (!list_empty(&u->queue)) {
-        m = list_first(&u->queue, struct unix_message, link);
-        list_del(&m->link);
-        u->queued_count--;
-    }
-    spin_unlock(&u->lock);
-    return m;
-}
-
-static void message_back(struct unix_socket *u, struct unix_message *m)
-{
-    spin_lock(&u->lock);
-    list_add(&u->queue, &m->link);
-    u->queued_count++;
-    spin_unlock(&u->lock);
-}
-
-static void bytes_taken(struct unix_socket *u, uint32_t n)
-{
-    spin_lock(&u->lock);
-    u->queued_bytes -= n;
-    spin_unlock(&u->lock);
-}
-
-/* What an empty queue means. */
-static ssize_t nothing_to_read(struct unix_socket *u)
-{
-    if (atomic_load_acquire(&u->no_receive))
-        return 0;
-    if (u->type == SOCK_DGRAM)
-        return -EAGAIN;
-    if (atomic_load_acquire(&u->state) != UNIX_CONNECTED)
-        return u->type == SOCK_STREAM ? -EINVAL : -ENOTCONN;
-    if (atomic_exchange(&u->reset, false))
-        return -ECONNRESET;
-    return atomic_load_acquire(&u->peer_gone) ? 0 : -EAGAIN;
-}
-
-/* Copy from one message taken off the queue. Bytes, or -EFAULT. */
-static ssize_t message_copy(struct unix_message *m, struct socket_message *to)
-{
-    size_t n = MIN((size_t)(m->len - m->taken), to->uio->resid);
-
-    return uio_copy_out(to->uio, m->data + m->taken, n) < n ? -EFAULT : (ssize_t)n;
-}
-
-static ssize_t receive_datagram(struct unix_socket *u, struct unix_message *msg, struct socket_message *m)
-{
-    bool cut = msg->len > m->uio->resid, whole = m->flags & MSG_TRUNC;
-    ssize_t n = message_copy(msg, m);
-
-    if (m->address && msg->from)
-        *m->address = *msg->from;
-    if (m->flags & MSG_PEEK) {
-        message_back(u, msg);
-    } else {
-        bytes_taken(u, msg->len);
-        m->files = msg->files;
-        msg->files = NULL;
-    }
-    if (n >= 0 && whole)
-        n = msg->len;
-    m->flags = (cut ? MSG_TRUNC : 0) | (u->type == SOCK_SEQPACKET ? MSG_EOR : 0);
-    return n;
-}
-
-/* As much as there is, across messages, but not across descriptors. */
-static ssize_t receive_stream(struct unix_socket *u, struct unix_message *msg, struct socket_message *m)
-{
-    ssize_t done = 0, n;
-
-    if (m->flags & MSG_PEEK) {
-        n = message_copy(msg, m);
-        message_back(u, msg);
-        return n;
-    }
-    for (;;) {
-        n = message_copy(msg, m);
-        if (n < 0) {
-            message_back(u, msg);
-            return done ? done : n;
-        }
-        done += n;
-        msg->taken += (uint32_t)n;
-        bytes_taken(u, (uint32_t)n);
-        if (msg->files) {
-            m->files = msg->files;
-            msg->files = NULL;
-        }
-        if (msg->taken < msg->len) {
-            message_back(u, msg);
-            return done;
-        }
-        message_free(msg);
-        if (m->files || !m->uio->resid)
-            return done;
-        msg = message_next(u);
-        if (!msg)
-            return done;
-        if (msg->files) { /* begins a read of its own */
-            message_back(u, msg);
-            return done;
-        }
-    }
-}
-
-static ssize_t unix_receive(struct socket_file *s, struct socket_message *m)
-{
-    struct unix_socket *u = s->private, *peer;
-    struct unix_message *msg;
-    ssize_t n;
-
-    if (m->flags & MSG_OOB)
-        return -EOPNOTSUPP;
-    if (m->address)
-        m->address->len = 0;
-    msg = message_next(u);
-    if (!msg) {
-        m->flags = 0;
-        return nothing_to_read(u);
-    }
-    if (u->type == SOCK_STREAM) {
-        n = receive_stream(u, msg, m);
-        m->flags = 0;
-    } else {
-        bool peek = m->flags & MSG_PEEK;
-
-        n = receive_datagram(u, msg, m);
-        if (!peek)
-            message_free(msg);
-    }
-    peer = peer_get(u);
-    if (peer) {
-        unix_wake(peer, POLLOUT | POLLWRNORM);
-        unix_put(peer);
-    }
-    if (u->type == SOCK_DGRAM)
-        unix_wake(u, POLLOUT | POLLWRNORM); /* senders without a connection wait here */
-    return n;
 }
 
 /* ---- the rest ---- */
 
 static int unix_shutdown(struct socket_file *s, int how)
 {
-    struct unix_socket *u = s->private, *peer = peer_get(u);
+    struct unix_socket *u = s->private, *peer = unix_peer_get(u);
 
     if (!peer)
         return -ENOTCONN;
@@ -774,9 +444,9 @@ static unsigned unix_poll(struct socket_file *s)
     if (gone || (atomic_load_acquire(&u->no_receive) && atomic_load_acquire(&u->no_send)) ||
         (u->type != SOCK_DGRAM && atomic_load_acquire(&u->state) == UNIX_NEW))
         events |= POLLHUP;
-    peer = peer_get(u);
+    peer = unix_peer_get(u);
     if (peer) {
-        room = has_room(peer);
+        room = unix_has_room(peer);
         unix_put(peer);
     }
     if (room)
@@ -802,7 +472,8 @@ static size_t unix_readable_bytes(struct socket_file *s)
     return n;
 }
 
-/* The peer sees the end: EOF for a reader, EPIPE for a writer, a reset if unread data are thrown away. */
+/* The peer sees the end: EOF for a reader, EPIPE for a writer, a reset if unread data are thrown
+ * away. */
 static void part_from_peer(struct unix_socket *u, bool unread)
 {
     struct unix_socket *peer;
@@ -848,7 +519,7 @@ static void unix_close(struct unix_socket *u)
         if (listening)
             unix_close(list_entry(first, struct unix_socket, accept_link)); /* at most this deep */
         else
-            message_free(list_entry(first, struct unix_message, link));
+            unix_message_free(list_entry(first, struct unix_message, link));
     }
     part_from_peer(u, unread);
     if (i)
@@ -862,10 +533,21 @@ static void unix_release(struct socket_file *s)
     unix_close(s->private);
 }
 
-enum { SO_REUSEADDR = 2, SO_TYPE = 3, SO_ERROR = 4, SO_SNDBUF = 7, SO_RCVBUF = 8, SO_PASSCRED = 16, SO_PEERCRED = 17,
-       SO_ACCEPTCONN = 30, SO_PROTOCOL = 38, SO_DOMAIN = 39 };
+enum {
+    SO_REUSEADDR = 2,
+    SO_TYPE = 3,
+    SO_ERROR = 4,
+    SO_SNDBUF = 7,
+    SO_RCVBUF = 8,
+    SO_PASSCRED = 16,
+    SO_PEERCRED = 17,
+    SO_ACCEPTCONN = 30,
+    SO_PROTOCOL = 38,
+    SO_DOMAIN = 39
+};
 
-static int unix_set_option(struct socket_file *s, int level, int name, const void *value, size_t len)
+static int unix_set_option(struct socket_file *s, int level, int name, const void *value,
+                           size_t len)
 {
     return level == SOL_SOCKET ? 0 : -EOPNOTSUPP;
 }
@@ -873,7 +555,10 @@ static int unix_set_option(struct socket_file *s, int level, int name, const voi
 static int unix_get_option(struct socket_file *s, int level, int name, void *value, size_t *len)
 {
     struct unix_socket *u = s->private;
-    struct { int pid; uint32_t uid, gid; } cred = {u->peer_pid, u->peer_cred.uid, u->peer_cred.gid};
+    struct {
+        int pid;
+        uint32_t uid, gid;
+    } cred = {u->peer_pid, u->peer_cred.uid, u->peer_cred.gid};
     int v = 0;
 
     if (level != SOL_SOCKET)
@@ -899,11 +584,22 @@ static int unix_get_option(struct socket_file *s, int level, int name, void *val
 }
 
 const struct socket_family_ops unix_socket_ops = {
-    .bind = unix_bind, .listen = unix_listen, .accept = unix_accept, .connect = unix_connect, .send = unix_send,
-    .receive = unix_receive, .shutdown = unix_shutdown, .name = unix_name, .set_option = unix_set_option,
-    .get_option = unix_get_option, .poll = unix_poll, .wait_queue = unix_wait_queue,
-    .wait_to_send = unix_wait_to_send, .wait_to_connect = unix_wait_to_connect,
-    .readable_bytes = unix_readable_bytes, .release = unix_release,
+    .bind = unix_bind,
+    .listen = unix_listen,
+    .accept = unix_accept,
+    .connect = unix_connect,
+    .send = unix_send,
+    .receive = unix_receive,
+    .shutdown = unix_shutdown,
+    .name = unix_name,
+    .set_option = unix_set_option,
+    .get_option = unix_get_option,
+    .poll = unix_poll,
+    .wait_queue = unix_wait_queue,
+    .wait_to_send = unix_wait_to_send,
+    .wait_to_connect = unix_wait_to_connect,
+    .readable_bytes = unix_readable_bytes,
+    .release = unix_release,
 };
 
 int unix_socket_create(struct socket_file *s, int protocol)
