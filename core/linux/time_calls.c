@@ -1,5 +1,6 @@
 /* Clocks and sleeping. Most programs ask the vDSO; these serve where it cannot. */
 #include "linuxio.h"
+#include "vdso.h"
 #include <weir/time.h>
 
 enum {
@@ -93,6 +94,12 @@ long sys_clock_getres(const uint64_t a[6])
     return timespec_put(a[1], 1);
 }
 
+static void set_realtime(uint64_t ns)
+{
+    clock_set_realtime_ns(ns);
+    vdso_update(); /* programs read the clock there, without a call */
+}
+
 long sys_clock_settime(const uint64_t a[6])
 {
     uint64_t ns;
@@ -104,7 +111,7 @@ long sys_clock_settime(const uint64_t a[6])
         return -EINVAL;
     if (current_process()->cred.uid)
         return -EPERM;
-    clock_set_realtime_ns(ns);
+    set_realtime(ns);
     return 0;
 }
 
@@ -130,7 +137,7 @@ long sys_settimeofday(const uint64_t a[6])
     if (current_process()->cred.uid)
         return -EPERM;
     if (a[0])
-        clock_set_realtime_ns((uint64_t)tv.sec * NSEC_PER_SEC + (uint64_t)tv.usec * NSEC_PER_USEC);
+        set_realtime((uint64_t)tv.sec * NSEC_PER_SEC + (uint64_t)tv.usec * NSEC_PER_USEC);
     return 0;
 }
 
