@@ -5,8 +5,6 @@
 
 #include "pci_internal.h"
 
-/* A list of 4-byte-aligned capabilities between 0x40 and 0xff has no more than this many. */
-#define CAPABILITIES_MAX ((PCI_CONFIG_BYTES - 0x40) / 4)
 
 static unsigned next_capability(const struct pci_device *d, unsigned pointer_at)
 {
@@ -19,8 +17,10 @@ unsigned pci_find_capability(const struct pci_device *d, uint8_t id, unsigned af
     if (!(pci_read16(d, PCI_STATUS) & PCI_STATUS_CAPABILITIES))
         return 0;
     bool past = after == 0;
+    uint64_t seen = 0; /* capabilities are 4-byte-aligned in 256 bytes; one met again is a loop */
     unsigned at = next_capability(d, PCI_CAPABILITIES);
-    for (unsigned i = 0; at && i < CAPABILITIES_MAX; i++) {
+    while (at && !(seen & BIT(at / 4))) {
+        seen |= BIT(at / 4);
         if (past && pci_read8(d, at) == id)
             return at;
         past |= at == after;
