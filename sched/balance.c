@@ -64,6 +64,18 @@ unsigned sched_claim_helper_locked(struct run_queue *rq, const struct cpumask *a
     return cpu;
 }
 
+/* The same for whichever queued thread an idle CPU can run. */
+unsigned sched_claim_helper_for_queued_locked(struct run_queue *rq)
+{
+    unsigned cpu = CPU_MAX;
+    for (struct rb_node *n = rb_first(&rq->policy->tree); n && cpu == CPU_MAX; n = rb_next(n)) {
+        struct policy_entity *e = container_of(n, struct policy_entity, node);
+        if (e->movable)
+            cpu = sched_claim_helper_locked(rq, e->affinity);
+    }
+    return cpu;
+}
+
 /* Sum of all claims made, or 0 if some CPU has been claimed and has not finished its look. */
 static uint64_t claims_all_served(void)
 {

@@ -120,10 +120,14 @@ void sched_enqueue_anywhere(struct thread *t, unsigned target, enum policy_enque
         sched_kick(target); /* it may have been claimed for t: it must look, to show itself idle again */
         target = policy_place_wake(&machine, target, target, t->entity.affinity);
     }
-    bool look = enqueue_locked(rq, t, kind, clock_monotonic_ns());
+    bool was_overloaded = rq->overloaded, look = enqueue_locked(rq, t, kind, clock_monotonic_ns());
     /* Claimed under the lock: t, and so its affinity, cannot go away, and whoever sees the waiting thread
-     * sees the claim too. */
-    unsigned helper = rq->overloaded ? sched_claim_helper_locked(rq, t->entity.affinity) : CPU_MAX;
+     * sees the claim too. If t must stay here, it is one that came before it that may go elsewhere now. */
+    unsigned helper = CPU_MAX;
+    if (t->entity.movable && rq->overloaded)
+        helper = sched_claim_helper_locked(rq, t->entity.affinity);
+    else if (rq->overloaded && !was_overloaded)
+        helper = sched_claim_helper_for_queued_locked(rq);
     spin_unlock(&rq->lock);
     if (look)
         sched_kick(target);

@@ -60,6 +60,7 @@ bool sched_steal(struct run_queue *rq);
 void sched_balance(struct run_queue *rq, uint64_t now_ns);
 /* A CPU to kick, so that it pulls from rq, or CPU_MAX. rq->lock held. */
 unsigned sched_claim_helper_locked(struct run_queue *rq, const struct cpumask *affinity);
+unsigned sched_claim_helper_for_queued_locked(struct run_queue *rq);
 void sched_detect_stall(struct run_queue *rq, uint64_t now_ns);
 bool sched_unclaimed_work_for(unsigned cpu); /* work that the idle cpu could take and nobody is on the way to; takes locks */
 /* sched.c helpers for balance.c: lock held. */
