@@ -175,21 +175,7 @@ return_to_user:
     call trap_prepare_user      /* returns with interrupts off; true if SYSRET will do */
     testb %al, %al
     jz 1f
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbp
-    popq %rbx
-    popq %r11
-    popq %r10
-    popq %r9
-    popq %r8
-    popq %rax
-    popq %rcx
-    popq %rdx
-    popq %rsi
-    popq %rdi
+    POP_REGS
     movq TF_RSP - TF_ORIG(%rsp), %rsp
     swapgs                      /* interrupts are off; NMI copes (see above) */
     sysretq
