@@ -13,7 +13,7 @@ static const unsigned weight[] = { 2, 2, 1 };
 struct scene {
     unsigned n, pool;
     struct plan_demand d[MAX_DEVICES];
-    char names[MAX_DEVICES][16];
+    char names[MAX_DEVICES][32];
     struct plan_grant g[MAX_DEVICES];
     struct plan plan;
 };
@@ -188,6 +188,36 @@ static void holds_for_100000_random_machines(void **state)
         check_all(&s);
     }
 }
+/* Devices come and go in any order; each plan is a good one, and those that were there before get back what they had. */
+static void unplugged_devices_give_back_what_they_took(void **state)
+{
+    static struct scene before, s;
+    seed = 1202;
+    for (unsigned i = 0; i < 20000; i++) {
+        random_scene(&before);
+        make(&before);
+        random_scene(&s); /* what is plugged in; then all that was there before, somewhere in between */
+        unsigned plugged = MIN(s.n, MAX_DEVICES - before.n), at = rnd(plugged + 1);
+        memmove(&s.d[at + before.n], &s.d[at], (plugged - at) * sizeof(s.d[0]));
+        memcpy(&s.d[at], before.d, before.n * sizeof(s.d[0]));
+        s.n = before.n + plugged;
+        s.pool = before.pool;
+        check_all(&s);
+        for (unsigned gone = 0; gone < plugged; gone++) {
+            unsigned k = at && rnd(2) ? --at : at + before.n;
+            if (k >= s.n)
+                k = --at;
+            memmove(&s.d[k], &s.d[k + 1], (s.n - k - 1) * sizeof(s.d[0]));
+            s.n--;
+            make(&s);
+            check_total(&s);
+            check_served(&s);
+        }
+        assert_int_equal(s.n, before.n);
+        assert_memory_equal(s.g, before.g, s.n * sizeof(s.g[0]));
+        assert_memory_equal(&s.plan, &before.plan, sizeof(s.plan));
+    }
+}
 /* Every combination of three devices out of nine kinds, with every pool from 0 to 14. */
 static void holds_for_all_small_machines(void **state)
 {
@@ -235,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(holds_for_100000_random_machines),
+        cmocka_unit_test(unplugged_devices_give_back_what_they_took),
         cmocka_unit_test(holds_for_all_small_machines),
         cmocka_unit_test(eight_disks_and_a_nic_at_48),
     };

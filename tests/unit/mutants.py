@@ -1,0 +1,70 @@
+#!/usr/bin/python3
+"""Shows that the unit tests can fail: each mutant breaks one rule of the source, and its test must turn red.
+
+A mutant that no longer applies, because the source changed, is a failure as well: write it anew.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+PLANNER = ("planner", "core/irq/planner.c")
+MUTANTS = [  # test, source, what stands there, what takes its place, the rule that this breaks
+    (*PLANNER, "while (plan->used < pool && ", "while (plan->used <= pool && ", "the total stays within the pool"),
+    (*PLANNER, "plan->config_shared = plan->used < pool", "plan->config_shared = plan->used <= pool",
+     "the vector of configuration changes comes out of the pool"),
+    (*PLANNER, "plan->system_shared = left.msix != 0", "plan->system_shared = false", "no device is without service"),
+    (*PLANNER, "return plan->line_shared ? IRQ_GRANT_SYSTEM_SHARED", "return plan->line_shared ? IRQ_GRANT_POLLED",
+     "a shared line has its vector"),
+    (*PLANNER, "return a->class < b->class", "return a->class > b->class", "a disk has its floor before a NIC"),
+    (*PLANNER, "return strcmp(a->name, b->name) < 0", "return false", "the same demands give the same plan"),
+    (*PLANNER, "if (mine >= its)", "if (mine > its)", "the odd vector goes to the disk"),
+    (*PLANNER, "[IRQ_CLASS_NET] = 2", "[IRQ_CLASS_NET] = 8", "a NIC does not push a disk below its share"),
+    (*PLANNER, "unsigned shared = 0; shared < 4", "unsigned shared = 2; shared < 4",
+     "nothing is shared while there is one for each"),
+]
+
+
+def turns_red(tree, test, source, old, new):
+    """"" if the test notices, else why not."""
+    path = os.path.join(tree, source)
+    with open(path) as f:
+        text = f.read()
+    if text.count(old) != 1:
+        return f"{source} has {text.count(old)} times: {old}"
+    try:
+        with open(path, "w") as f:
+            f.write(text.replace(old, new))
+        done = subprocess.run(["make", "unit", f"UNIT_TESTS={test}"], cwd=tree, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    finally:
+        with open(path, "w") as f:
+            f.write(text)
+    if done.returncode == 0:
+        return "the test stays green"
+    return "" if "[  FAILED" in done.stdout else f"the test did not run:\n{done.stdout}"
+
+
+def main():
+    env = [name for name in os.environ if name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")]
+    for name in env:
+        del os.environ[name]
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="weir-mutants-") as tree:
+        for name in os.listdir(ROOT):
+            source = os.path.join(ROOT, name)
+            if name.startswith((".", "build")):
+                continue
+            (shutil.copytree if os.path.isdir(source) else shutil.copy2)(source, os.path.join(tree, name))
+        for test, source, old, new, rule in MUTANTS:
+            why = turns_red(tree, test, source, old, new)
+            print(f"{'FAILED' if why else 'ok':6}  {test}: {rule}" + (f" -- {why}" if why else ""), flush=True)
+            failed += bool(why)
+    print(f"{len(MUTANTS) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
