@@ -26,11 +26,12 @@
 #define REG_TIMER_DIVIDE 0x3e0
 #define SVR_ENABLE 0x100
 #define LVT_MASKED 0x10000
+#define LVT_PERIODIC 0x20000
 #define LVT_TSC_DEADLINE 0x40000
 #define LVT_NMI 0x400
 #define ICR_BUSY 0x1000
 #define DIVIDE_BY_1 0xb
-#define MEASURE_NS (2 * NSEC_PER_MSEC)
+#define MEASURE_PART 500 /* of a second: 2 ms */
 
 static volatile uint32_t *page; /* I NULL in x2APIC mode */
 static uint64_t timer_hz;       /* I 0 = TSC-deadline */
@@ -162,6 +163,42 @@ static uint32_t counter_sample(uint64_t *tsc)
     return value;
 }
 
+static unsigned rounds; /* interrupts of apic_timer_round; boot CPU alone */
+
+static void count_round(unsigned vector, void *arg)
+{
+    rounds++;
+}
+
+/* What is pending arrives. */
+static unsigned rounds_by_now(void)
+{
+    __asm__ volatile("sti; nop; cli" : : : "memory");
+    return rounds;
+}
+
+bool apic_timer_round(uint32_t period, struct apic_round *r)
+{
+    uint64_t start_tsc, end_tsc;
+    rounds = 0;
+    vector_set_handler(VECTOR_TIMER, count_round, NULL);
+    reg_write(REG_TIMER_DIVIDE, DIVIDE_BY_1);
+    reg_write(REG_LVT_TIMER, LVT_PERIODIC | VECTOR_TIMER);
+    reg_write(REG_TIMER_INITIAL, period);
+    uint32_t start = counter_sample(&start_tsc);
+    bool first = rounds_by_now() == 0;
+    while (!rounds)
+        __asm__ volatile("sti; hlt; cli" : : : "memory");
+    uint32_t end = counter_sample(&end_tsc);
+    bool second = rounds_by_now() == 1;
+    reg_write(REG_LVT_TIMER, LVT_MASKED | VECTOR_TIMER);
+    reg_write(REG_TIMER_INITIAL, 0);
+    rounds_by_now();
+    vector_set_handler(VECTOR_TIMER, NULL, NULL);
+    *r = (struct apic_round){ .ticks = (uint64_t)start + period - end, .tsc = end_tsc - start_tsc };
+    return first && second;
+}
+
 static uint64_t timer_rate(void)
 {
     if (cpu_features.max_hypervisor >= 0x40000010) {
@@ -174,14 +211,12 @@ static uint64_t timer_rate(void)
         if (crystal_hz)
             return crystal_hz;
     }
-    uint64_t start_tsc, end_tsc;
-    reg_write(REG_TIMER_INITIAL, 0xffffffff);
-    uint32_t start = counter_sample(&start_tsc);
-    clock_delay_ns(MEASURE_NS);
-    uint32_t end = counter_sample(&end_tsc);
-    reg_write(REG_TIMER_INITIAL, 0);
-    uint64_t hz = mul_div(start - end, clock_tsc_hz(), end_tsc - start_tsc);
-    return MAX(hz, 1000UL);
+    struct apic_round r;
+    for (uint32_t period = APIC_ROUND_FIRST; period; period *= 2) {
+        if (apic_timer_round(period, &r) && r.tsc >= clock_tsc_hz() / MEASURE_PART)
+            return MAX(mul_div(r.ticks, clock_tsc_hz(), r.tsc), 1000UL);
+    }
+    panic("apic: the timer's rate cannot be measured");
 }
 
 void apic_timer_enable_cpu(void)

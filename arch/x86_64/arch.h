@@ -171,6 +171,11 @@ void apic_send(uint32_t dest_apic_id, uint32_t icr_low);
 #define ICR_INIT 0x4500u
 #define ICR_STARTUP(page) (0x4600u | (page))
 void apic_timer_init(void);                  /* boot CPU, after the clock: measures the rate */
+struct apic_round { uint64_t ticks, tsc; };  /* the timer's counter and the TSC, both over the same time */
+#define APIC_ROUND_FIRST (1u << 16)          /* a period that is short at any rate: try it, then twice that */
+/* Halts until the timer's counter has gone round once. False when it went round more than once, because the vCPU did
+ * not run: *r is not valid then. Boot CPU, interrupts off, before apic_timer_init. */
+bool apic_timer_round(uint32_t period, struct apic_round *r);
 void apic_timer_enable_cpu(void);
 
 /* ---- I/O APIC, legacy lines (ioapic.c, power.c) ---- */

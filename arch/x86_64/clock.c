@@ -7,7 +7,10 @@
 #include <weir/string.h>
 #include "arch/x86_64/arch.h"
 
-#define CALIBRATE_PART 100 /* of a second: 10 ms */
+#define CALIBRATE_PART 100   /* of a second: 10 ms */
+#define CALIBRATE_AGREE 1000 /* to one part in so many */
+#define CALIBRATE_TRIES 10
+#define GIVE_UP_CYCLES 20000000000UL /* some seconds at any rate */
 #define PM_TIMER_HZ 3579545UL
 #define PIT_HZ 1193182UL
 #define DEADLINE_MAX_NS (NSEC_PER_SEC << 28) /* eight years: keeps mul_div's quotient in range */
@@ -180,22 +183,43 @@ static uint32_t sample(const struct reference *r, uint64_t *tsc)
     return value;
 }
 
+/* One measurement, 10 to 20 ms long, asleep: the reference is read at both ends only. 0 if it stands still. */
+static uint64_t measure(const struct reference *r)
+{
+    for (uint32_t period = APIC_ROUND_FIRST; period; period *= 2) {
+        uint64_t start_tsc, end_tsc;
+        struct apic_round unused;
+        uint32_t start = sample(r, &start_tsc);
+        (void)apic_timer_round(period, &unused);
+        uint32_t ticks = (sample(r, &end_tsc) - start) & r->mask;
+        if (ticks >= r->hz / CALIBRATE_PART)
+            return mul_div(end_tsc - start_tsc, r->hz, ticks);
+        if (end_tsc - start_tsc > GIVE_UP_CYCLES)
+            break;
+    }
+    return 0;
+}
+
+/* A vCPU that does not run for a while can make a short counter go round unseen, or stretch a reading: two measurements
+ * that agree are believed. */
 static uint64_t calibrate(void)
 {
     struct reference r;
-    uint64_t start_tsc, end_tsc;
     reference_open(&r);
-    uint32_t start = sample(&r, &start_tsc), end;
-    uint64_t give_up = start_tsc + 20000000000UL; /* some seconds at any rate: the source stands still */
-    do {
-        end = sample(&r, &end_tsc);
-        if (end_tsc > give_up) {
-            log_warn("clock: the %s does not count; taking the TSC for 1 GHz", r.name);
-            return NSEC_PER_SEC;
-        }
-    } while (((end - start) & r.mask) < r.hz / CALIBRATE_PART);
+    uint64_t last = measure(&r), hz = last;
+    for (unsigned tries = 0; hz && tries < CALIBRATE_TRIES; tries++) {
+        hz = measure(&r);
+        uint64_t difference = hz > last ? hz - last : last - hz;
+        if (difference <= hz / CALIBRATE_AGREE)
+            break;
+        last = hz;
+    }
+    if (!hz) {
+        log_warn("clock: the %s does not count; taking the TSC for 1 GHz", r.name);
+        return NSEC_PER_SEC;
+    }
     log_debug("clock: TSC measured against the %s", r.name);
-    return mul_div(end_tsc - start_tsc, r.hz, (end - start) & r.mask);
+    return hz;
 }
 
 static uint64_t rate_from_cpuid(void)
