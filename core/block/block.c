@@ -140,10 +140,14 @@ static bool prepare(struct block_request *r)
     return false;
 }
 
-/* Hardware queue i is served on CPU i, so a completion comes back to its submitter's CPU. */
-static unsigned queue_of_cpu(const struct block_device *d)
+/* Hardware queue i is served on CPU i, so a completion comes back to its submitter's CPU. The polled queues have a
+ * map of their own. */
+static unsigned queue_of_cpu(const struct block_device *d, bool polled)
 {
-    return this_cpu()->id % d->queue_count;
+    unsigned served = d->queue_count - d->poll_queue_count;
+    if (polled && d->poll_queue_count)
+        return served + this_cpu()->id % d->poll_queue_count;
+    return this_cpu()->id % served;
 }
 
 void block_submit(struct block_request *r)
@@ -152,7 +156,12 @@ void block_submit(struct block_request *r)
         return;
     struct list one = LIST_INIT(one);
     list_add_tail(&one, &r->link);
-    r->device->ops->submit(r->device, queue_of_cpu(r->device), &one);
+    r->device->ops->submit(r->device, queue_of_cpu(r->device, r->polled), &one);
+}
+
+bool block_poll(struct block_device *d)
+{
+    return d->poll_queue_count && d->ops->poll(d, queue_of_cpu(d, true));
 }
 
 static void wait_end(struct block_request *r, int status)
@@ -167,7 +176,18 @@ int block_submit_wait(struct block_request *r)
     completion_init(&c);
     r->end = wait_end;
     r->arg = &c;
-    block_submit(r);
+    if (!prepare(r))
+        return r->status;
+    struct block_device *d = r->device;
+    unsigned queue = queue_of_cpu(d, r->polled);
+    struct list one = LIST_INIT(one);
+    list_add_tail(&one, &r->link);
+    d->ops->submit(d, queue, &one);
+    /* Another thread may take it out of the queue that both poll. */
+    while (r->polled && d->poll_queue_count && !atomic_load_acquire(&c.done)) {
+        if (!d->ops->poll(d, queue))
+            cond_resched();
+    }
     completion_wait(&c);
     return r->status;
 }
@@ -188,17 +208,19 @@ void block_submit_plugged(struct block_plug *p, struct block_request *r)
 void block_plug_finish(struct block_plug *p)
 {
     while (!list_empty(&p->requests)) {
-        struct block_device *d = list_first(&p->requests, struct block_request, link)->device;
+        struct block_request *first = list_first(&p->requests, struct block_request, link);
+        struct block_device *d = first->device;
+        bool polled = first->polled;
         struct list same = LIST_INIT(same);
         struct block_request *r, *next;
         list_for_each_entry_safe(r, next, &p->requests, link)
         {
-            if (r->device != d)
+            if (r->device != d || r->polled != polled)
                 continue;
             list_del(&r->link);
             list_add_tail(&same, &r->link);
         }
-        d->ops->submit(d, queue_of_cpu(d), &same);
+        d->ops->submit(d, queue_of_cpu(d, polled), &same);
     }
 }
 

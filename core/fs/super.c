@@ -1,5 +1,6 @@
 /* Mounted file systems: boot-time mounts, sync, shutdown. */
 #include "fs.h"
+#include <weir/atomic.h>
 #include <weir/block.h>
 #include <weir/cmdline.h>
 #include <weir/init.h>
@@ -96,6 +97,8 @@ static int mount_disk(const char *device, const char *path)
     if (!d)
         return -ENODEV;
     int r = ext4_mount(d, d->read_only || cmdline_bool("ro", false), &sb);
+    if (!r)
+        atomic_store_relaxed(&d->mounted, true);
     return r ? r : super_mount_at(sb, path);
 }
 

@@ -60,16 +60,33 @@ void cmdline_init(const char *text)
         log_error("command line has more than %d words: the rest is ignored", WORDS_MAX);
 }
 
-const char *cmdline_get(const char *key)
+/* The value of a word if its key is `key`, else NULL. */
+static const char *value_of(const char *word, const char *key)
 {
     size_t len = strlen(key);
+    if (strncmp(word, key, len))
+        return NULL;
+    if (word[len] == '=')
+        return word + len + 1;
+    return word[len] ? NULL : "";
+}
+
+const char *cmdline_get(const char *key)
+{
     for (unsigned i = word_count; i-- > 0;) {
-        if (strncmp(words[i], key, len))
-            continue;
-        if (words[i][len] == '=')
-            return words[i] + len + 1;
-        if (!words[i][len])
-            return "";
+        const char *value = value_of(words[i], key);
+        if (value)
+            return value;
+    }
+    return NULL;
+}
+
+const char *cmdline_get_nth(const char *key, unsigned n)
+{
+    for (unsigned i = 0; i < word_count; i++) {
+        const char *value = value_of(words[i], key);
+        if (value && n-- == 0)
+            return value;
     }
     return NULL;
 }

@@ -2,9 +2,8 @@
  * `bench=echo`: TCP echo on port 7, sink on 9, daytime on 13, source on 19, served by kernel threads, so that the path from the
  * wire to a socket can be driven from outside without any program. Ends with the power button.
  */
+#include <weir/bench.h>
 #include <weir/cmdline.h>
-#include <weir/init.h>
-#include <weir/main.h>
 #include "core/net/net_internal.h"
 
 #define BUFFER_BYTES 16384
@@ -174,25 +173,15 @@ static void start_thread(const char *name, void (*fn)(void *), const void *arg)
     thread_put(t);
 }
 
-static void power_button(void *arg)
+int bench_echo_start(const char *options)
 {
-    machine_exit(0);
-}
-
-static int bench_start(void)
-{
+    if (*options) {
+        log_error("bench=echo:%s: it takes no options", options);
+        return -EINVAL;
+    }
     for (size_t i = 0; i < ARRAY_SIZE(services); i++)
         start_thread(services[i].name, listen_thread, &services[i]);
     start_thread("report", report_thread, NULL);
-    machine_set_power_button(power_button, NULL);
     log_info("bench: echo on port 7, sink on 9, source on 19");
     return 0;
 }
-
-static void bench_init(void)
-{
-    const char *bench = cmdline_get("bench");
-    if (bench && !strcmp(bench, "echo"))
-        main_set_application(bench_start);
-}
-INIT_CALL(INIT_NET, bench_init);

@@ -9,6 +9,7 @@
  * when it is full. Completions are collected under the lock and ended together after it.
  */
 #include <weir/atomic.h>
+#include <weir/cpu.h>
 #include <weir/errno.h>
 #include <weir/mm.h>
 #include <weir/printk.h>
@@ -116,10 +117,19 @@ static int fill_locked(struct blk_queue *q, struct list *requests, struct list *
     return 0;
 }
 
+static bool queue_serve(void *arg);
+
 /* Sleep until a completion after the one counted `seen`. Exclusive: a completion wakes one submitter,
  * whose own completion wakes the next. */
 static void wait_for_room(struct blk_queue *q, uint64_t seen)
 {
+    /* Nobody takes completions out of such a queue but submitters. */
+    while (q->poll_only && atomic_load_relaxed(&q->completions) == seen) {
+        if (!queue_serve(q))
+            cond_resched();
+    }
+    if (q->poll_only)
+        return;
     struct waiter w;
     waiter_init(&w, true);
     for (;;) {
@@ -148,7 +158,8 @@ static void blk_submit(struct block_device *d, unsigned index, struct list *requ
         spin_unlock_irqrestore(&q->lock, flags);
         if (kick)
             virtqueue_notify(q->vq);
-        irq_source_busy(disk->virtio->irq, index);
+        if (!q->poll_only)
+            irq_source_busy(disk->virtio->irq, index);
         block_end_list(&done);
         if (error)
             wait_for_room(q, seen);
@@ -197,6 +208,7 @@ static bool queue_serve(void *arg)
     struct list done = LIST_INIT(done);
     unsigned count = 0;
     uint64_t flags = spin_lock_irqsave(&q->lock);
+    q->served_interrupts += this_cpu()->irq_depth != 0;
     do {
         struct blk_slot *slot;
         while ((slot = virtqueue_get(q->vq, NULL))) {
@@ -251,7 +263,8 @@ void blk_queue_abort(struct blk_queue *q, int status)
 static bool blk_poll(struct block_device *d, unsigned index)
 {
     struct blk_disk *disk = d->driver_data;
-    return queue_serve(&disk->queues[index]);
+    struct blk_queue *q = &disk->queues[index];
+    return virtqueue_has_used(q->vq) && queue_serve(q);
 }
 
 static void blk_stats(struct block_device *d, struct block_stats *out)
@@ -264,6 +277,7 @@ static void blk_stats(struct block_device *d, struct block_stats *out)
         out->completions += q->completions;
         out->doorbells += q->doorbells;
         out->full_waits += q->full_waits;
+        out->interrupts += q->served_interrupts;
         out->in_flight += virtqueue_in_flight(q->vq);
         out->queues_used += q->completions != 0;
     }
@@ -287,7 +301,8 @@ int blk_queue_start(struct blk_disk *disk, unsigned index)
     q->buffers = kcalloc(segments + 2, sizeof(q->buffers[0]));
     if (!q->buffers)
         return -ENOMEM;
-    q->vq = virtio_queue_start(disk->virtio, index, 0, segments + 2, (int)index);
+    q->poll_only = index >= disk->block.queue_count - disk->block.poll_queue_count;
+    q->vq = virtio_queue_start(disk->virtio, index, 0, segments + 2, q->poll_only ? -1 : (int)index);
     if (is_err(q->vq))
         return (int)ptr_err(q->vq);
     unsigned slots = MIN(virtqueue_size(q->vq), SLOTS_MAX);

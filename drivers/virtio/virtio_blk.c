@@ -1,5 +1,6 @@
 /* virtio-blk: finding, negotiating and starting disks; resize; fencing. The data path is blk_queue.c. */
 #include <weir/atomic.h>
+#include <weir/cmdline.h>
 #include <weir/cpu.h>
 #include <weir/errno.h>
 #include <weir/mm.h>
@@ -19,12 +20,16 @@
 
 /* ---- what the device says about itself ---- */
 
-static unsigned queues_wanted(struct virtio_device *v)
+/* One queue for each CPU, and blk.poll_queues=M more for polled requests; of fewer, one at least has interrupts. */
+static void divide_queues(struct blk_disk *disk)
 {
-    unsigned offered = 1;
+    struct virtio_device *v = disk->virtio;
+    unsigned offered = 1, wanted = (unsigned)MIN(cmdline_u64("blk.poll_queues", 0), (uint64_t)CPU_MAX);
     if (virtio_has(v, BLK_F_MQ))
         offered = MAX(virtio_config_read16(v, BLK_CONFIG_NUM_QUEUES), 1u);
-    return MAX(MIN(MIN(offered, virtio_queue_count(v)), cpu_count()), 1u);
+    offered = MAX(MIN(offered, virtio_queue_count(v)), 1u);
+    disk->block.poll_queue_count = MIN(MIN(wanted, cpu_count()), offered - 1);
+    disk->block.queue_count = MIN(offered, cpu_count() + disk->block.poll_queue_count);
 }
 
 static bool valid_block_size(uint32_t bytes)
@@ -117,8 +122,9 @@ static int negotiate(struct blk_disk *disk)
         error = read_limits(disk);
     if (error)
         return error;
-    disk->block.queue_count = queues_wanted(disk->virtio);
-    return virtio_demand(disk->virtio, IRQ_CLASS_BLOCK, disk->block.queue_count, true);
+    divide_queues(disk);
+    unsigned served = disk->block.queue_count - disk->block.poll_queue_count;
+    return virtio_demand(disk->virtio, IRQ_CLASS_BLOCK, served, true);
 }
 
 static int blk_probe(struct pci_device *pci)
@@ -179,7 +185,7 @@ static int start_queues(struct blk_disk *disk)
         }
         l->max_segments = MIN(l->max_segments, ring - 2);
     }
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count - disk->block.poll_queue_count; i++) {
         struct blk_queue *q = &disk->queues[i];
         q->interrupts = irq_grant_of(disk->virtio->irq, i) != IRQ_GRANT_POLLED;
         enum irq_grant grant = irq_bind(disk->virtio->irq, i, i, &blk_queue_service, q);
@@ -223,8 +229,11 @@ static int blk_start(struct pci_device *pci)
     }
     read_serial(disk);
     struct block_device *b = &disk->block;
-    log_info("%s: %s, %lu MiB, blocks of %u, %u queues of %u%s%s%s%s", b->name, disk->virtio->name,
-             (unsigned long)(b->capacity_sectors >> 11), b->logical_block, b->queue_count,
+    char polled[32] = "";
+    if (b->poll_queue_count)
+        snprintf(polled, sizeof(polled), " (%u polled)", b->poll_queue_count);
+    log_info("%s: %s, %lu MiB, blocks of %u, %u queues%s of %u%s%s%s%s", b->name, disk->virtio->name,
+             (unsigned long)(b->capacity_sectors >> 11), b->logical_block, b->queue_count, polled,
              virtqueue_size(disk->queues[0].vq), b->read_only ? ", read-only" : "",
              b->has_flush ? ", flush" : "", *b->serial ? ", serial " : "", b->serial);
     return 0;

@@ -24,10 +24,11 @@ struct blk_queue {
     struct blk_slot *slots;         /* I */
     struct blk_slot *free;          /* l */
     struct virtio_buffer *buffers;  /* l one chain: header, data, status */
-    bool interrupts;                /* I false = polled */
+    bool interrupts;                /* I false = an irq poller looks, or submitters do (poll_only) */
+    bool poll_only;                 /* I for polled requests */
     uint64_t completions;           /* a written under l; a full ring's waiters watch it */
     struct wait_queue room;         /* submitters that wait for a completion; exclusive */
-    uint64_t requests, device_requests, doorbells, full_waits; /* l */
+    uint64_t requests, device_requests, doorbells, full_waits, served_interrupts; /* l */
 } __cacheline;
 
 struct blk_disk {

@@ -31,7 +31,9 @@ struct block_request {
     uint64_t sector;              /* first; 0 for flush; multiple of the logical block */
     uint64_t sector_count;        /* discard, write zeroes; computed for reads and writes */
     struct block_segment *segments; unsigned segment_count;
-    bool polled;                  /* may go to a polled queue; the submitter polls */
+    /* Goes to a polled queue, if the device has any: nothing but block_poll takes its completion, and the submitter
+     * calls that (on the same CPU) until the request has ended. */
+    bool polled;
     /* Interrupt context (or the submitter's when it fails at once, or a poller): mark and wake only.
      * status: 0, -EIO, -EOPNOTSUPP, -EROFS, -ENODEV (removed), -EINVAL (not aligned to the logical
      * block, or beyond the capacity); I/O errors only when the device said so. */
@@ -52,6 +54,7 @@ struct block_limits {
 };
 struct block_stats { /* sums over the queues since boot */
     uint64_t requests, device_requests, completions, doorbells, full_waits, in_flight;
+    uint64_t interrupts;      /* in which a queue was served; less than one each where queues share a vector */
     unsigned queues_used;     /* queues that have completed anything */
 };
 struct block_device {
@@ -61,7 +64,9 @@ struct block_device {
     unsigned physical_block;      /* bytes, for alignment */
     bool read_only, has_flush, has_discard, has_write_zeroes;
     bool removed;                 /* a */
-    unsigned queue_count;
+    bool mounted;                 /* a a file system on it is mounted: not to be written past it */
+    unsigned queue_count;         /* all; the polled ones are the last */
+    unsigned poll_queue_count;    /* < queue_count */
     struct block_limits limits;
     const struct block_driver_ops *ops;
     void *driver_data;
@@ -95,7 +100,9 @@ void block_end_list(struct list *done);
 struct block_device *block_find(const char *name);  /* NULL if absent */
 struct block_device *block_next(struct block_device *after); /* iterate; NULL starts and ends */
 void block_submit(struct block_request *r);         /* thread context, no spinlock; may sleep */
-int block_submit_wait(struct block_request *r) __must_check; /* sets end; returns status */
+int block_submit_wait(struct block_request *r) __must_check; /* sets end; returns status; polls if r->polled */
+/* Take completions of polled requests that this CPU has submitted; true if there were any. Thread context. */
+bool block_poll(struct block_device *d);
 /* Plug: requests submitted by this thread between start and finish go out together, one doorbell a
  * queue. Do not sleep for their completion before finish. */
 struct block_plug { struct list requests; };

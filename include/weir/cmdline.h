@@ -9,6 +9,8 @@
 void cmdline_init(const char *text); /* copies text (at most 4 KiB); called once by the boot CPU */
 /* Value of the last `key=value`, "" for a bare `key`, NULL if absent. */
 const char *cmdline_get(const char *key);
+/* The same for the nth word (from 0) with that key, in the order of the line; NULL: fewer. */
+const char *cmdline_get_nth(const char *key, unsigned n);
 /* Number (suffix K M G allowed); absent gives fallback; nonsense logs a warning and gives fallback. */
 uint64_t cmdline_u64(const char *key, uint64_t fallback);
 bool cmdline_bool(const char *key, bool fallback); /* 1/0, on/off, yes/no, bare key = true */

@@ -108,6 +108,10 @@ static void command_line_is_cut_into_keys_and_application(void **state)
     assert_string_equal(cmdline_get("c"), "x y");
     assert_null(cmdline_get("d"));
     assert_null(cmdline_get("siz"));
+    assert_string_equal(cmdline_get_nth("a", 0), "1");
+    assert_string_equal(cmdline_get_nth("a", 1), "2");
+    assert_null(cmdline_get_nth("a", 2));
+    assert_null(cmdline_get_nth("d", 0));
     assert_int_equal(cmdline_u64("size", 7), 4096);
     assert_int_equal(cmdline_u64("big", 7), 16);
     assert_int_equal(cmdline_u64("bad", 7), 7);
