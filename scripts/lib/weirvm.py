@@ -9,6 +9,7 @@ The guest is 10.77.0.2, the host 10.77.0.1, on a multiqueue tap called tap0. Gue
 makes QEMU leave with 2 * status + 1; an ACPI power-off makes it leave with 0, which is status 0.
 All waiting is for an event (a console line, a QMP reply, a process that ends) with a deadline.
 """
+import collections
 import ctypes
 import json
 import os
@@ -28,6 +29,7 @@ BUILD = os.path.join(ROOT, "build")
 KERNEL = os.path.join(BUILD, "weir.elf")
 GUEST_IP, HOST_IP, PREFIX = "10.77.0.2", "10.77.0.1", 24
 TIMED_OUT = 124     # as timeout(1)
+RESET = 123         # the guest reset the machine: a triple fault
 QEMU_FAILED = 125   # QEMU did not start, or left in a way that is no guest status
 
 # What a healthy kernel never prints (a PANIC of PostgreSQL's own counts too).
@@ -143,6 +145,7 @@ class VmConfig:
     snapshot: bool = False                     # throw writes to all disks away at the end
     smp_options: str = ""                      # e.g. "sockets=16,cores=3"
     qemu_extra: list = field(default_factory=list)
+    watch_resets: bool = False                 # for Vm.unexpected_resets()
     icount: bool = False                       # one instruction is one ns of guest time (one CPU)
 
     @property
@@ -173,6 +176,8 @@ class VmConfig:
             snapshot = ",snapshot=on" if self.snapshot else ""
             argv += ["-drive", f"if=none,id=d{i},format=raw,file={path.replace(',', ',,')}{snapshot}",
                      "-device", f"virtio-blk-pci,id=disk{i},drive=d{i},num-queues={queues}{serial}"]
+        if self.watch_resets:
+            argv += ["-d", "cpu_reset", "-D", os.path.join(scratch_dir, "resets")]
         argv += network.qemu_args() + self.qemu_extra
         return argv + ["-kernel", self.kernel, "-append", self.kernel_command_line(network)]
 
@@ -195,6 +200,7 @@ class Qmp:
         self.listener.bind(path)
         self.listener.listen(1)
         self.stream = None
+        self.events = []  # those that were read so far
         self.lock = threading.Lock()
 
     def accept(self, process, timeout):
@@ -226,9 +232,20 @@ class Qmp:
                         raise VmError(f"QMP {name}: {answer['error']['desc']}")
                     if "return" in answer:
                         return answer["return"]
+                    self.events.append(answer)
             except (BrokenPipeError, ConnectionResetError):
                 pass
             return None
+
+    def shutdown_reason(self):
+        """What QEMU, which has ended, gave as the reason: guest-shutdown, guest-reset, host-qmp-quit, ... or None."""
+        with self.lock:
+            try:
+                self.events += map(json.loads, self.stream)
+            except (OSError, ValueError):
+                pass
+            reasons = [e["data"].get("reason") for e in self.events if e.get("event") == "SHUTDOWN"]
+        return reasons[-1] if reasons else None
 
     def close(self):
         if self.stream:
@@ -292,6 +309,7 @@ class Vm:
             raise VmError("QEMU did not start:\n" + self.tail())
         self.answered = True
         self.started_at = time.monotonic()
+        self.resets_before = self._resets()
         self.qmp.command("cont")
 
     def _read_console(self):
@@ -339,15 +357,15 @@ class Vm:
         raise VmError(f"{why} before a console line matched /{pattern}/\n{self.tail()}")
 
     def wait_exit(self, timeout=None):
-        """Guest status; TIMED_OUT when the deadline passes (QEMU still runs then)."""
+        """Guest status; TIMED_OUT when the deadline passes (QEMU still runs then); RESET after a triple fault."""
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             return TIMED_OUT
         if not self.passthrough:
             self.reader.join()
-        if code == 0:
-            return 0
+        if code == 0:  # power-off by ACPI; or a triple fault, which -no-reboot makes the end as well
+            return RESET if self.qmp.shutdown_reason() == "guest-reset" else 0
         return (code - 1) // 2 if code > 0 and code % 2 and self.answered else QEMU_FAILED
 
     def running(self):
@@ -360,6 +378,19 @@ class Vm:
         """The first console line that no healthy run has, or None."""
         with self.changed:
             return next((line for line in self.lines if TROUBLE.search(line)), None)
+
+    def _resets(self):
+        """{CPU: how often QEMU logged its reset}"""
+        path = os.path.join(self.dir, "resets")
+        if not os.path.exists(path):
+            return {}
+        with open(path, errors="replace") as f:
+            return collections.Counter(int(n) for n in re.findall(r"^CPU Reset \(CPU (\d+)\)", f.read(), re.M))
+
+    def unexpected_resets(self):
+        """CPUs that were reset since the start, other than by the INIT, sent twice at most, that starts a second CPU."""
+        after, log_lines_of_init = self._resets() - self.resets_before, 2
+        return sorted(cpu for cpu, times in after.items() if times > (2 * log_lines_of_init if cpu else 0))
 
     def write_console(self, data):
         self.process.stdin.write(data)

@@ -1,7 +1,9 @@
 /*
- * `crash=KIND` ends the kernel on purpose, so that tests outside can check the report and the exit status:
+ * `crash=KIND` ends the kernel on purpose, so that tests outside can check the report and the exit status, in every boot or
+ * with `crash.boot=N` in the one that has `boot=N` as well (scripts/bootstorm numbers its boots so):
  * panic, null, text (write to code), nx (run data), stack (overflow), smash (stack protector), two (panic on all CPUs at
- * once), again (panic inside panic), alone (panic with the other CPUs deaf, interrupts off).
+ * once), again (panic inside panic), alone (panic with the other CPUs deaf, interrupts off), hang (nothing happens any
+ * more), triple (a triple fault resets the machine).
  */
 #include <weir/cmdline.h>
 #include <weir/init.h>
@@ -38,8 +40,8 @@ static int panic_here(unsigned cpu, void *arg)
 
 static int deaf(unsigned cpu, void *arg)
 {
-    if (!cpu)
-        panic("on purpose, others deaf");
+    if (!cpu && arg)
+        panic("%s", (const char *)arg);
     irq_disable();
     for (;;)
         cpu_relax();
@@ -49,7 +51,8 @@ static void crash(void)
 {
     const char *kind = cmdline_get("crash");
     static uint8_t data[16] = { 0xc3 };
-    if (!kind)
+    const char *only = cmdline_get("crash.boot"), *boot = cmdline_get("boot");
+    if (!kind || (only && (!boot || strcmp(only, boot))))
         return;
     if (!strcmp(kind, "panic"))
         panic("on purpose");
@@ -66,10 +69,16 @@ static void crash(void)
     if (!strcmp(kind, "two"))
         (void)on_each_cpu(panic_here, NULL);
     if (!strcmp(kind, "alone"))
-        (void)on_each_cpu(deaf, NULL);
+        (void)on_each_cpu(deaf, "on purpose, others deaf");
     if (!strcmp(kind, "again")) {
         *(volatile uint64_t *)&this_cpu()->running = 0x1000; /* the report looks at it and faults */
         panic("on purpose, broken CPU block");
+    }
+    if (!strcmp(kind, "hang"))
+        (void)on_each_cpu(deaf, NULL);
+    if (!strcmp(kind, "triple")) {
+        static const struct { uint16_t limit; uint64_t base; } __attribute__((packed)) nothing = { 0 };
+        __asm__ volatile("lidt %0; ud2" : : "m"(nothing));
     }
     panic("no such crash: %s", kind);
 }

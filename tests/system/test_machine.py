@@ -38,6 +38,10 @@ def test_a_panic_names_its_cause_and_every_cpu(kind, expected, tmp_path):
         assert "overflow+" in console  # symbols
 
 
+def test_a_triple_fault_is_no_success(tmp_path):
+    assert run(tmp_path, "crash=triple", smp=1)[0] == weirvm.RESET
+
+
 @pytest.mark.parametrize("kind", ["q35", "pc"])
 @pytest.mark.parametrize("how", ["acpi", "ctrl-c"])
 def test_the_power_button_reaches_its_hook(kind, how, tmp_path):
