@@ -1,12 +1,14 @@
 /* ACPI tables: found, mapped for good, checked. No AML is run: _S5 is found by its bytes. */
 #include <weir/printk.h>
 #include <weir/string.h>
+#include "arch/x86_64/aml.h"
 #include "arch/x86_64/arch.h"
 #include "arch/x86_64/madt.h"
 
 #define TABLES_MAX 32
 #define HEADER_SIZE 36
 #define TABLE_SIZE_MAX (4u << 20)
+#define GAS_MEMORY 0
 
 static struct {
     char signature[4];
@@ -16,6 +18,7 @@ static struct {
 static unsigned table_count;
 static struct madt_info madt;
 struct fadt_info fadt;
+static struct aml_facts facts = { .s5_a = -1, .s5_b = -1 };
 
 static uint32_t get32(const uint8_t *p)
 {
@@ -110,35 +113,10 @@ static void root_walk(uint64_t rsdp_phys)
     vunmap((void *)(uintptr_t)rsdp);
 }
 
-/* Value of the integer at p (ZeroOp, OneOp, BytePrefix), -1 if it is none of them; advances. */
-static int aml_small_int(const uint8_t **p)
-{
-    const uint8_t *q = *p;
-    int v = q[0] == 0x0a ? q[1] : q[0] <= 1 ? q[0] : -1;
-    *p = q + (q[0] == 0x0a ? 2 : 1);
-    return v;
-}
-
-/* Name(_S5_, Package() { SLP_TYPa, SLP_TYPb, ... }): NameOp, name, PackageOp, length, count, integers. */
-static void s5_find(const uint8_t *aml, uint32_t length)
-{
-    for (uint32_t i = HEADER_SIZE; i + 16 < length; i++) {
-        if (memcmp(aml + i, "_S5_", 4) || aml[i + 4] != 0x12)
-            continue;
-        const uint8_t *p = aml + i + 5;
-        p += 1 + (*p >> 6); /* package length */
-        p++;                /* element count */
-        fadt.s5_a = aml_small_int(&p);
-        fadt.s5_b = aml_small_int(&p);
-        return;
-    }
-}
-
 static void fadt_read(void)
 {
     uint32_t length = 0, dsdt_length;
     const uint8_t *f = table_find("FACP", &length);
-    fadt.s5_a = fadt.s5_b = -1;
     if (!f || length < 116)
         return;
     fadt.present = true;
@@ -152,13 +130,26 @@ static void fadt_read(void)
     fadt.pm_timer = get32(f + 76);
     fadt.pm1_event_len = f[88];
     fadt.pm_timer_32bit = get32(f + 112) & (1u << 8);
+    /* Hardware-reduced (ACPI 6.4 section 4.8.3.7): one register, here in memory, in place of the PM1 blocks. */
+    if ((get32(f + 112) & (1u << 20)) && length >= 256 && f[244] == GAS_MEMORY)
+        fadt.sleep_control = get64(f + 248);
     uint64_t dsdt = get32(f + 40);
     if (length >= 148 && get64(f + 140))
         dsdt = get64(f + 140);
     (void)table_add(dsdt);
     const uint8_t *aml = table_find("DSDT", &dsdt_length);
     if (aml)
-        s5_find(aml, dsdt_length);
+        aml_scan(aml, dsdt_length, &facts);
+}
+
+const struct aml_facts *acpi_aml(void)
+{
+    return &facts;
+}
+
+void acpi_pci_host(struct acpi_pci_host *out)
+{
+    *out = (struct acpi_pci_host){ facts.ecam_base, facts.window_start, facts.window_end };
 }
 
 const struct madt_info *acpi_madt(void)

@@ -149,9 +149,11 @@ struct fadt_info {
     uint32_t pm1a_event, pm1b_event, pm1a_control, pm1b_control, pm_timer;
     uint8_t pm1_event_len;
     bool present, pm_timer_32bit;
-    int s5_a, s5_b; /* SLP_TYP, -1 if _S5 was not found */
+    uint64_t sleep_control; /* in memory; 0 = there are PM1 blocks */
 };
 extern struct fadt_info fadt;
+struct aml_facts;
+const struct aml_facts *acpi_aml(void);
 
 /* ---- local APIC (apic.c) ---- */
 #define VECTOR_SPURIOUS 0xff

@@ -1,5 +1,6 @@
 /* Leaving the machine, and the power button. */
 #include <weir/printk.h>
+#include "arch/x86_64/aml.h"
 #include "arch/x86_64/arch.h"
 #include "arch/x86_64/madt.h"
 
@@ -7,18 +8,25 @@
 #define PM1_SCI_ENABLED 1u
 #define PM1_POWER_BUTTON (1u << 8)
 #define PM1_SLEEP_ENABLE (1u << 13)
+#define SLEEP_ENABLE (1u << 5) /* of the sleep control register */
 #define ACPI_MODE_POLLS 100000
 
 static void (*button_fn)(void *);
 static void *button_arg;
 
+static volatile uint8_t *sleep_control; /* I NULL = PM1 blocks, or none */
+
 static void sleep_s5(void)
 {
-    if (!fadt.present || !fadt.pm1a_control || fadt.s5_a < 0)
+    const struct aml_facts *aml = acpi_aml();
+    if (!fadt.present || aml->s5_a < 0)
         return;
-    if (fadt.pm1b_control && fadt.s5_b >= 0)
-        outw((uint16_t)fadt.pm1b_control, (uint16_t)((unsigned)fadt.s5_b << 10 | PM1_SLEEP_ENABLE));
-    outw((uint16_t)fadt.pm1a_control, (uint16_t)((unsigned)fadt.s5_a << 10 | PM1_SLEEP_ENABLE));
+    if (sleep_control)
+        *sleep_control = (uint8_t)(aml->s5_a << 2 | SLEEP_ENABLE);
+    if (fadt.pm1b_control)
+        outw((uint16_t)fadt.pm1b_control, (uint16_t)((unsigned)aml->s5_b << 10 | PM1_SLEEP_ENABLE));
+    if (fadt.pm1a_control)
+        outw((uint16_t)fadt.pm1a_control, (uint16_t)((unsigned)aml->s5_a << 10 | PM1_SLEEP_ENABLE));
 }
 
 void machine_exit(int status)
@@ -89,6 +97,8 @@ static bool acpi_mode(void)
 
 void power_init(void)
 {
+    if (fadt.sleep_control)
+        sleep_control = vmap_phys(fadt.sleep_control, 1, VMAP_RW | VMAP_UNCACHED);
     if (!fadt.present || !fadt.pm1a_event)
         return;
     if (!acpi_mode()) {

@@ -1,4 +1,4 @@
-/* Configuration space: ECAM windows named by the MCFG table, else ports 0xCF8 and 0xCFC. */
+/* Configuration space: ECAM windows named by the MCFG table or the host bridge's _CBA, else ports 0xCF8 and 0xCFC. */
 #include <weir/atomic.h>
 #include <weir/cpu.h>
 #include <weir/mm.h>
@@ -164,8 +164,13 @@ static void ecam_add(const struct mcfg_entry *e)
 static void ecam_init(void)
 {
     const char *mcfg = acpi_table("MCFG");
-    if (!mcfg)
+    if (!mcfg) {
+        struct acpi_pci_host host;
+        acpi_pci_host(&host);
+        if (host.ecam_base)
+            ecam_add(&(struct mcfg_entry){ .base = host.ecam_base, .last_bus = PCI_BUSES - 1 });
         return;
+    }
     uint32_t length;
     memcpy(&length, mcfg + ACPI_LENGTH_OFFSET, sizeof(length));
     for (uint32_t at = MCFG_HEADER_BYTES; at + sizeof(struct mcfg_entry) <= length;

@@ -1,16 +1,17 @@
 /*
- * Memory BARs that firmware left empty. Without AML the host bridge's windows are unknown, so a root
- * bus takes what is free below the interrupt controllers, top down, and never RAM; a function behind
- * a bridge takes what is free in the bridge's memory window. What does not fit stays without address
+ * Memory BARs that firmware left empty. A root bus takes what is free in the host bridge's window, top
+ * down, and never RAM (where the window is not known: below the interrupt controllers); a function
+ * behind a bridge takes what is free in the bridge's memory window. What does not fit stays without address
  * (its driver says so).
  */
+#include <weir/cpu.h>
 #include <weir/mm.h>
 #include <weir/printk.h>
 
 #include "pci_internal.h"
 
-#define ROOT_WINDOW_END   0xfec00000UL /* I/O APIC and local APICs from here on */
-#define ROOT_WINDOW_START 0x40000000UL
+#define GUESSED_WINDOW_END   0xfec00000UL /* I/O APIC and local APICs from here on */
+#define GUESSED_WINDOW_START 0x40000000UL
 
 struct window {
     uint64_t start, end;
@@ -27,6 +28,15 @@ static struct window bridge_window(const struct pci_device *bridge)
     uint64_t start = (uint64_t)(v & 0xfff0u) << 16;
     uint64_t end = (uint64_t)(v & 0xfff00000u) + 0x100000;
     return start < end ? (struct window){ start, end } : (struct window){ 0, 0 };
+}
+
+static struct window root_window(void)
+{
+    struct acpi_pci_host host;
+    acpi_pci_host(&host);
+    if (host.window_end)
+        return (struct window){ host.window_start, host.window_end };
+    return (struct window){ GUESSED_WINDOW_START, GUESSED_WINDOW_END };
 }
 
 static const struct pci_device *bridge_above(const struct pci_device *d)
@@ -83,9 +93,7 @@ static void assign_bar(struct pci_device *d, unsigned index)
 {
     struct pci_bar *b = &d->bar[index];
     const struct pci_device *bridge = d->bus ? bridge_above(d) : NULL;
-    struct window w = { ROOT_WINDOW_START, ROOT_WINDOW_END };
-    if (bridge)
-        w = bridge_window(bridge);
+    struct window w = bridge ? bridge_window(bridge) : root_window();
     uint64_t size = MAX(b->size, PAGE_SIZE);
     uint64_t base = w.end ? find_free(d, w, size) : 0;
     if (!base) {

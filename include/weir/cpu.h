@@ -112,4 +112,10 @@ void machine_set_power_button(void (*fn)(void *), void *arg);
 void console_set_input(void (*fn)(char c));
 /* Physical address of the ACPI RSDP (0 if none) and of a table by signature (NULL if absent). */
 const void *acpi_table(const char signature[4]);
+/* What the DSDT says of the PCI host bridge, where it states it plainly; zeros where it does not. */
+struct acpi_pci_host {
+    uint64_t ecam_base;                /* of bus 0 of segment 0 */
+    uint64_t window_start, window_end; /* memory below 4 GiB that reaches the bus, end exclusive */
+};
+void acpi_pci_host(struct acpi_pci_host *out);
 #endif

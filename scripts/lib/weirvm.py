@@ -145,6 +145,7 @@ class VmConfig:
     snapshot: bool = False                     # throw writes to all disks away at the end
     smp_options: str = ""                      # e.g. "sockets=16,cores=3"
     qemu_extra: list = field(default_factory=list)
+    debug_exit: bool = True                    # the device that carries the guest's status; else ACPI's way out
     watch_resets: bool = False                 # for Vm.unexpected_resets()
     icount: bool = False                       # one instruction is one ns of guest time (one CPU)
 
@@ -161,8 +162,9 @@ class VmConfig:
         argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
                 "-accel", accel, "-machine", self.machine, "-smp", smp, "-m", self.mem,
                 # TCG runs "rep stosb" one byte at a time, so ERMS is a trap there.
-                "-cpu", "host" if self.use_kvm else "max,erms=off",
-                "-device", "isa-debug-exit,iobase=0xf4,iosize=4"]
+                "-cpu", "host" if self.use_kvm else "max,erms=off"]
+        if self.debug_exit:
+            argv += ["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]
         if self.icount:
             argv += ["-icount", "shift=0,sleep=on"]
         disks = ([self.image] if self.image else []) + list(self.disks)

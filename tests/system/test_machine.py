@@ -42,6 +42,15 @@ def test_a_triple_fault_is_no_success(tmp_path):
     assert run(tmp_path, "crash=triple", smp=1)[0] == weirvm.RESET
 
 
+@pytest.mark.parametrize("kind", ["q35", "pc", "microvm,pcie=on"])
+def test_without_a_debug_exit_it_powers_off_by_acpi(kind, tmp_path):
+    config = machine(smp=2, mem="256M", machine=kind, net_queues=0, net="none")
+    config.debug_exit = False
+    with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
+        assert vm.wait_exit(30) == 0, vm.tail()
+        assert not vm.trouble(), vm.tail()
+
+
 @pytest.mark.parametrize("kind", ["q35", "pc"])
 @pytest.mark.parametrize("how", ["acpi", "ctrl-c"])
 def test_the_power_button_reaches_its_hook(kind, how, tmp_path):
