@@ -60,6 +60,8 @@ bool bench_seal_valid(const struct bench_seal *seal);
 struct bench_histogram {
     uint64_t count[BENCH_BUCKETS];
     uint64_t total, sum_ns, max_ns;
+    uint64_t last_ns;    /* the last one added, and its bucket: 0 and 0 at first */
+    unsigned last_bucket;
 };
 void bench_histogram_add(struct bench_histogram *h, uint64_t ns);
 void bench_histogram_merge(struct bench_histogram *into, const struct bench_histogram *from);

@@ -88,10 +88,8 @@ void block_end_list(struct list *done)
 {
     struct block_request *r, *next;
     list_for_each_entry_safe(r, next, done, link)
-    {
-        list_del(&r->link);
-        r->end(r, r->status);
-    }
+        r->end(r, r->status); /* which may free it, or submit it again: no look at its link any more */
+    list_init(done);
 }
 
 /* Is it a request that the device can do? 0 or the status to end with. 1 = there is nothing to do. */
@@ -100,26 +98,23 @@ static int check(struct block_request *r)
     struct block_device *d = r->device;
     if (atomic_load_relaxed(&d->removed))
         return -ENODEV;
-    if (r->op == BLOCK_DRIVER_PRIVATE)
-        return 0;
-    if (r->op == BLOCK_FLUSH)
-        return d->has_flush && !d->read_only ? 0 : 1;
-    if (r->op != BLOCK_READ && d->read_only)
+    if (r->op != BLOCK_READ && d->read_only && r->op != BLOCK_FLUSH && r->op != BLOCK_DRIVER_PRIVATE)
         return -EROFS;
-    if ((r->op == BLOCK_DISCARD && !d->has_discard) ||
-        (r->op == BLOCK_WRITE_ZEROES && !d->has_write_zeroes))
-        return -EOPNOTSUPP;
+    uint64_t odd = 0; /* bits of bytes and sectors that are less than a block */
     if (r->op == BLOCK_READ || r->op == BLOCK_WRITE) {
-        uint64_t bytes = 0;
         for (unsigned i = 0; i < r->segment_count; i++)
-            bytes += r->segments[i].len;
-        if (bytes % d->logical_block)
-            return -EINVAL;
-        r->sector_count = bytes >> SECTOR_SHIFT;
+            odd += r->segments[i].len;
+        r->sector_count = odd >> SECTOR_SHIFT;
+    } else if (r->op == BLOCK_DRIVER_PRIVATE) {
+        return 0;
+    } else if (r->op == BLOCK_FLUSH) {
+        return d->has_flush && !d->read_only ? 0 : 1;
+    } else if (r->op == BLOCK_DISCARD ? !d->has_discard : !d->has_write_zeroes) {
+        return -EOPNOTSUPP;
     }
-    uint64_t block = d->logical_block >> SECTOR_SHIFT, end = r->sector + r->sector_count;
-    if (r->sector % block || r->sector_count % block || end < r->sector ||
-        end > atomic_load_relaxed(&d->capacity_sectors))
+    uint64_t end = r->sector + r->sector_count;
+    odd |= (r->sector | r->sector_count) << SECTOR_SHIFT;
+    if (odd & (d->logical_block - 1) || end < r->sector || end > atomic_load_relaxed(&d->capacity_sectors))
         return -EINVAL;
     return r->sector_count ? 0 : 1;
 }
@@ -129,10 +124,7 @@ static bool prepare(struct block_request *r)
 {
     r->pieces = 1; /* the splitting itself: nothing ends before all parts are counted */
     r->status = 0;
-    r->cursor.segment = 0;
-    r->cursor.offset = 0;
-    r->cursor.sector = r->sector;
-    list_init(&r->link);
+    r->cursor = (struct block_cursor){ .sector = r->sector };
     int result = check(r);
     if (result == 0)
         return true;
@@ -197,16 +189,25 @@ int block_submit_wait(struct block_request *r)
 void block_plug_start(struct block_plug *p)
 {
     list_init(&p->requests);
+    p->mixed = false;
 }
 
 void block_submit_plugged(struct block_plug *p, struct block_request *r)
 {
-    if (prepare(r))
-        list_add_tail(&p->requests, &r->link);
+    if (!prepare(r))
+        return;
+    if (list_empty(&p->requests)) {
+        p->device = r->device;
+        p->polled = r->polled;
+    }
+    p->mixed |= p->device != r->device || p->polled != r->polled;
+    list_add_tail(&p->requests, &r->link);
 }
 
 void block_plug_finish(struct block_plug *p)
 {
+    if (!p->mixed && !list_empty(&p->requests))
+        p->device->ops->submit(p->device, queue_of_cpu(p->device, p->polled), &p->requests);
     while (!list_empty(&p->requests)) {
         struct block_request *first = list_first(&p->requests, struct block_request, link);
         struct block_device *d = first->device;

@@ -70,41 +70,77 @@ static void give_back(struct block_request *r, struct block_segment *out, unsign
     }
 }
 
+/* A flush, or a driver's own: one part, whatever it carries. */
+static uint64_t whole(struct block_request *r, struct block_segment *out, unsigned *count)
+{
+    *count = r->segment_count;
+    for (unsigned i = 0; i < r->segment_count; i++)
+        out[i] = r->segments[i];
+    r->cursor.last = true;
+    return 0;
+}
+
+static uint64_t cut_data(struct block_request *r, struct block_segment *out, unsigned *count)
+{
+    uint64_t bytes = gather(r, out, count), excess = bytes % r->device->logical_block;
+    /* The total is a multiple, so something odd is left only where a limit cut. */
+    give_back(r, out, count, excess);
+    return (bytes - excess) >> SECTOR_SHIFT;
+}
+
+static bool __attribute__((noinline)) cut(struct block_request *r, struct block_segment *out, unsigned *count,
+                                          uint64_t *sectors)
+{
+    *count = 0;
+    if (r->cursor.last)
+        return false;
+    if (r->op == BLOCK_FLUSH || r->op == BLOCK_DRIVER_PRIVATE) {
+        *sectors = whole(r, out, count);
+        return true;
+    }
+    if (r->op == BLOCK_DISCARD || r->op == BLOCK_WRITE_ZEROES)
+        *sectors = cut_range(r);
+    else
+        *sectors = cut_data(r, out, count);
+    if (*sectors == 0) {
+        log_warn("%s: %u segments cannot hold a block of %u bytes", r->device->name,
+                 r->device->limits.max_segments, r->device->logical_block);
+        int32_t none = 0;
+        (void)atomic_cas(&r->status, &none, -EINVAL);
+        return false;
+    }
+    r->cursor.sector += *sectors;
+    r->cursor.last = sectors_left(r) == 0;
+    if (!r->cursor.last)
+        atomic_fetch_add(&r->pieces, 1);
+    return true;
+}
+
+/* One segment that fits as it is: what nearly all reads and writes of pages are. */
+static bool is_plain(const struct block_request *r)
+{
+    const struct block_limits *l = &r->device->limits;
+    return r->op <= BLOCK_WRITE && r->segment_count == 1 && !r->cursor.last && r->cursor.sector == r->sector &&
+           r->segments[0].len <= l->max_segment_bytes && r->segments[0].len <= l->max_bytes;
+}
+
 bool block_split_next(struct block_request *r, struct block_segment *out, unsigned *count,
                       uint64_t *sector, uint64_t *sectors)
 {
-    *count = 0;
     *sector = r->cursor.sector;
-    if (r->op == BLOCK_FLUSH || r->op == BLOCK_DRIVER_PRIVATE) {
-        if (r->cursor.segment)
-            return false;
-        r->cursor.segment = 1; /* one part, whatever it carries */
-        *sectors = 0;
-        *count = r->segment_count;
-        for (unsigned i = 0; i < r->segment_count; i++)
-            out[i] = r->segments[i];
-        atomic_fetch_add(&r->pieces, 1);
-        return true;
-    }
-    if (sectors_left(r) == 0)
-        return false;
-    if (r->op == BLOCK_DISCARD || r->op == BLOCK_WRITE_ZEROES) {
-        *sectors = cut_range(r);
-    } else {
-        uint64_t bytes = gather(r, out, count);
-        uint64_t excess = bytes % r->device->logical_block;
-        /* The total is a multiple, so something odd is left only where a limit cut. */
-        give_back(r, out, count, excess);
-        *sectors = (bytes - excess) >> SECTOR_SHIFT;
-        if (*sectors == 0) {
-            log_warn("%s: %u segments cannot hold a block of %u bytes", r->device->name,
-                     r->device->limits.max_segments, r->device->logical_block);
-            int32_t none = 0;
-            (void)atomic_cas(&r->status, &none, -EINVAL);
-            return false;
-        }
-    }
-    r->cursor.sector += *sectors;
-    atomic_fetch_add(&r->pieces, 1);
+    if (!is_plain(r))
+        return cut(r, out, count, sectors);
+    out[0] = r->segments[0];
+    *count = 1;
+    *sectors = r->sector_count;
+    r->cursor.sector += r->sector_count;
+    r->cursor.last = true;
     return true;
+}
+
+void block_split_undo(struct block_request *r, const struct block_cursor *before)
+{
+    if (!r->cursor.last)
+        atomic_fetch_sub(&r->pieces, 1); /* never the last: the splitting counts too */
+    r->cursor = *before;
 }

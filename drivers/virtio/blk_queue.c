@@ -47,9 +47,9 @@ static uint32_t wire_type(enum block_op op)
     return BLK_T_FLUSH;
 }
 
-static struct virtio_buffer buffer_of(const void *p, uint32_t len)
+static struct virtio_buffer buffer_of(const struct blk_slot *slot, size_t offset, uint32_t len)
 {
-    return (struct virtio_buffer){ virt_to_phys(p), len };
+    return (struct virtio_buffer){ slot->phys + offset, len };
 }
 
 /* One device request: its data segments stand in q->buffers[1..]. */
@@ -71,15 +71,15 @@ static int add_part_locked(struct blk_queue *q, struct block_request *r, const s
     };
     slot->status = BLK_S_PRESET;
     slot->request = r;
-    q->buffers[0] = buffer_of(&slot->header, sizeof(slot->header));
+    q->buffers[0] = buffer_of(slot, offsetof(struct blk_slot, header), sizeof(slot->header));
     unsigned data = part->data;
     if (is_range) {
         slot->range = (struct blk_range){ .sector = part->sector,
                                           .sectors = (uint32_t)part->sectors };
-        q->buffers[1] = buffer_of(&slot->range, sizeof(slot->range));
+        q->buffers[1] = buffer_of(slot, offsetof(struct blk_slot, range), sizeof(slot->range));
         data = 1;
     }
-    q->buffers[1 + data] = buffer_of(&slot->status, sizeof(slot->status));
+    q->buffers[1 + data] = buffer_of(slot, offsetof(struct blk_slot, status), sizeof(slot->status));
     unsigned out = 1 + (device_writes ? 0 : data), in = 1 + (device_writes ? data : 0);
     int error = virtqueue_add(q->vq, q->buffers, out, in, slot);
     if (error)
@@ -100,16 +100,18 @@ static int fill_locked(struct blk_queue *q, struct list *requests, struct list *
         if (!block_split_next(r, (struct block_segment *)&q->buffers[1], &part.data, &part.sector,
                               &part.sectors)) {
             list_del(&r->link);
-            q->requests++;
-            block_piece_done(r, 0, done);
+            block_piece_done(r, 0, done); /* with the status that the splitting left */
             continue;
         }
         int error = add_part_locked(q, r, &part);
         if (error == -ENOSPC) {
             /* Not cut after all: others use q->buffers while we sleep. */
-            r->cursor = before;
-            atomic_fetch_sub(&r->pieces, 1); /* never the last: the splitting counts too */
+            block_split_undo(r, &before);
             return error;
+        }
+        if (r->cursor.last) {
+            list_del(&r->link);
+            q->requests++;
         }
         if (error)
             block_piece_done(r, -EIO, done);
@@ -310,6 +312,7 @@ int blk_queue_start(struct blk_disk *disk, unsigned index)
     if (!q->slots)
         return -ENOMEM;
     for (unsigned i = 0; i < slots; i++) {
+        q->slots[i].phys = virt_to_phys(&q->slots[i]);
         q->slots[i].next_free = q->free;
         q->free = &q->slots[i];
     }

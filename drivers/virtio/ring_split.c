@@ -196,102 +196,133 @@ const char *ring_fault_text(enum ring_fault fault)
     return "?";
 }
 
-static void fill(volatile struct wire_descriptor *d, const struct virtio_buffer *b, unsigned flags,
-                 uint16_t next)
+/* A descriptor's length, flags and next, as one word. */
+#define CONTROL_FLAGS(f) ((uint64_t)(f) << 32)
+#define CONTROL_NEXT(i)  ((uint64_t)(i) << 48)
+
+static void set_control(volatile struct wire_descriptor *d, uint64_t control)
 {
-    d->address = b->phys;
-    d->length = b->len;
-    d->flags = (uint16_t)flags;
-    d->next = next;
+    *(volatile uint64_t *)&d->length = control;
 }
 
-/* 0, or the error that the buffers themselves are. Sums the writable bytes. */
-static int check_chain(const struct ring *r, const struct virtio_buffer *bufs, unsigned out,
-                       unsigned in, uint64_t *in_bytes)
+/* 0, or the error that the buffers themselves are. `empty` is negative if one of them has no bytes. */
+static int check_bytes(uint64_t total, uint64_t empty)
 {
-    uint64_t total = 0;
-    *in_bytes = 0;
-    if (out > r->size || in > r->size || out + in > r->size)
-        return -E2BIG;
-    if (out + in == 0)
+    if (empty >> 63)
         return -EINVAL;
-    for (unsigned i = 0; i < out + in; i++) {
-        if (bufs[i].len == 0)
-            return -EINVAL;
-        total += bufs[i].len;
-        if (i >= out)
-            *in_bytes += bufs[i].len;
-    }
     return total > CHAIN_BYTES_MAX ? -E2BIG : 0;
 }
 
-/* One ring descriptor that points to a table holding the chain. */
-static void add_indirect(struct ring *r, uint16_t head, const struct virtio_buffer *bufs,
-                         unsigned out, unsigned in)
+static inline void set_slot(struct split_slot *s, uint16_t table, unsigned count, uint64_t in_bytes)
 {
-    uint16_t table = r->table_stack[--r->table_count];
-    size_t offset = (size_t)table * r->table_entries * sizeof(struct wire_descriptor);
-    volatile struct wire_descriptor *t = (void *)((char *)r->tables.virt + offset);
-    unsigned n = out + in;
-    for (unsigned i = 0; i < n; i++) {
-        unsigned flags = (i >= out ? WIRE_DESC_WRITE : 0) | (i + 1 < n ? WIRE_DESC_NEXT : 0);
-        fill(&t[i], &bufs[i], flags, (uint16_t)(i + 1 < n ? i + 1 : 0));
-    }
-    struct virtio_buffer whole = { r->tables.phys + offset,
-                                   (uint32_t)(n * sizeof(struct wire_descriptor)) };
-    fill(&r->desc[head], &whole, WIRE_DESC_INDIRECT, 0);
-    r->slots[head].table = table;
-    r->slots[head].count = 1;
-    r->free_head = r->slots[head].next;
-    r->free_count--;
+    s->table = table;
+    s->count = (uint16_t)count;
+    s->in_bytes = (uint32_t)MIN(in_bytes, (uint64_t)UINT32_MAX);
 }
 
-static void add_direct(struct ring *r, uint16_t head, const struct virtio_buffer *bufs,
-                       unsigned out, unsigned in)
+/* Write a chain into a table. Returns its writable bytes, or the error that the buffers are. A function of its own:
+ * inlined, its loops spill everything that ring_add holds. */
+static int64_t __attribute__((noinline)) fill_table(volatile struct wire_descriptor *t, const struct virtio_buffer *b,
+                                                    unsigned out, unsigned in)
+{
+    unsigned n = out + in, i = 0;
+    uint64_t total = 0, readable = 0, empty = 0, len, control = CONTROL_FLAGS(WIRE_DESC_NEXT) | CONTROL_NEXT(1);
+    do {
+        if (i == out) {
+            readable = total;
+            control |= CONTROL_FLAGS(WIRE_DESC_WRITE);
+        }
+        len = b[i].len;
+        t[i].address = b[i].phys;
+        set_control(&t[i], control | len);
+        control += CONTROL_NEXT(1);
+        total += len;
+        empty |= len - 1;
+    } while (++i < n);
+    set_control(&t[n - 1], len | CONTROL_FLAGS(in ? WIRE_DESC_WRITE : 0)); /* nothing behind it */
+    int error = check_bytes(total, empty);
+    if (unlikely(error))
+        return error;
+    return in ? (int64_t)(total - readable) : 0;
+}
+
+/* One ring descriptor that points to a table holding the chain. The table is not the device's until the ring
+ * descriptor is, so what it holds is checked in the same pass. */
+static inline int add_indirect(struct ring *r, struct split_slot *s, const struct virtio_buffer *bufs, unsigned out,
+                               unsigned in)
+{
+    uint16_t table = r->table_stack[r->table_count - 1];
+    size_t offset = (size_t)table * r->table_entries * sizeof(struct wire_descriptor);
+    int64_t in_bytes = fill_table((void *)((char *)r->tables.virt + offset), bufs, out, in);
+    if (unlikely(in_bytes < 0))
+        return (int)in_bytes;
+    r->table_count--;
+    volatile struct wire_descriptor *d = &r->desc[r->free_head];
+    d->address = r->tables.phys + offset;
+    set_control(d, (out + in) * sizeof(struct wire_descriptor) | CONTROL_FLAGS(WIRE_DESC_INDIRECT));
+    set_slot(s, table, 1, (uint64_t)in_bytes);
+    r->free_head = s->next;
+    r->free_count--;
+    return 0;
+}
+
+static int __attribute__((noinline)) add_direct(struct ring *r, struct split_slot *s, const struct virtio_buffer *bufs,
+                                                unsigned out, unsigned in)
 {
     unsigned n = out + in;
-    uint16_t at = head;
+    uint64_t out_bytes = 0, in_bytes = 0, empty = 0;
+    for (unsigned i = 0; i < n; i++) {
+        if (i < out)
+            out_bytes += bufs[i].len;
+        else
+            in_bytes += bufs[i].len;
+        empty |= bufs[i].len - 1ULL;
+    }
+    int error = check_bytes(out_bytes + in_bytes, empty);
+    if (error)
+        return error;
+    uint16_t at = r->free_head;
     for (unsigned i = 0; i < n; i++) {
         unsigned flags = (i >= out ? WIRE_DESC_WRITE : 0) | (i + 1 < n ? WIRE_DESC_NEXT : 0);
         uint16_t next = r->slots[at].next;
-        fill(&r->desc[at], &bufs[i], flags, i + 1 < n ? next : 0);
+        r->desc[at].address = bufs[i].phys;
+        set_control(&r->desc[at], bufs[i].len | CONTROL_FLAGS(flags) | CONTROL_NEXT(i + 1 < n ? next : 0));
         at = next;
     }
-    r->slots[head].table = NO_TABLE;
-    r->slots[head].count = (uint16_t)n;
+    set_slot(s, NO_TABLE, n, in_bytes);
     r->free_head = at;
     r->free_count = (uint16_t)(r->free_count - n);
+    return 0;
 }
 
 int ring_add(struct ring *r, const struct virtio_buffer *bufs, unsigned out, unsigned in,
              void *cookie)
 {
-    uint64_t in_bytes;
     assert(cookie);
-    if (r->fault)
+    if (unlikely(r->fault))
         return -EIO;
-    int error = check_chain(r, bufs, out, in, &in_bytes);
-    if (error)
-        return error;
-    unsigned n = out + in;
+    uint64_t n = (uint64_t)out + in;
+    if (n > r->size)
+        return -E2BIG;
+    if (n == 0)
+        return -EINVAL;
     bool indirect = n > 1 && n <= r->table_entries && r->table_count > 0;
     if (r->free_count < (indirect ? 1 : n))
         return -ENOSPC;
-
     uint16_t head = r->free_head;
-    if (indirect)
-        add_indirect(r, head, bufs, out, in);
-    else
-        add_direct(r, head, bufs, out, in);
-    r->slots[head].cookie = cookie;
-    r->slots[head].in_bytes = (uint32_t)MIN(in_bytes, (uint64_t)UINT32_MAX);
+    struct split_slot *s = &r->slots[head];
+    int error = indirect ? add_indirect(r, s, bufs, out, in) : add_direct(r, s, bufs, out, in);
+    if (unlikely(error))
+        return error;
+    s->cookie = cookie;
     atomic_store_relaxed(&r->in_flight, (uint16_t)(r->in_flight + 1));
 
-    r->avail->ring[r->avail_index & r->mask] = head;
+    uint16_t index = r->avail_index;
+    r->avail->ring[index & r->mask] = head;
     /* The device must see descriptors and ring entry before it sees the index that covers them. */
     write_barrier(r);
-    r->avail_index++;
-    r->avail->index = r->avail_index;
+    r->avail_index = ++index;
+    r->avail->index = index;
     return 0;
 }
 

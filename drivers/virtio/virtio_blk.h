@@ -14,6 +14,7 @@ struct blk_slot {
     uint8_t status;
     struct block_request *request; /* private to us from here */
     struct blk_slot *next_free;
+    uint64_t phys;                 /* of the slot itself */
 } __cacheline;
 
 /* Key: I immutable after start, l lock (interrupts off), a atomic. */

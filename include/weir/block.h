@@ -23,7 +23,7 @@ enum block_op { BLOCK_READ, BLOCK_WRITE, BLOCK_FLUSH, BLOCK_DISCARD, BLOCK_WRITE
 struct block_segment { uint64_t phys; uint32_t len; };
 
 /* How far a request has been cut into device requests. */
-struct block_cursor { unsigned segment; uint32_t offset; uint64_t sector; };
+struct block_cursor { unsigned segment; uint32_t offset; uint64_t sector; bool last; /* nothing is left */ };
 
 struct block_request {
     struct block_device *device;
@@ -41,7 +41,7 @@ struct block_request {
     void *arg;
     /* Block core and driver. */
     struct list link;             /* plug, submission list, list of finished ones */
-    uint32_t pieces;              /* a parts in flight, + 1 while it is being split */
+    uint32_t pieces;              /* a parts in flight, + 1 while more are to come */
     int32_t status;               /* a the first error of a part */
     struct block_cursor cursor;
 };
@@ -87,12 +87,14 @@ struct block_driver_ops {
 int block_register(struct block_device *d) __must_check;
 void block_unregister(struct block_device *d); /* new requests end with -ENODEV */
 /* One device request out of what is left of r: sectors [*sector, *sector + *sectors), and for reads and
- * writes `*count` segments in `out` (room for limits.max_segments). False when nothing is left. A part
- * is counted in r->pieces. Segments so scattered that the device cannot take one block of them end
- * the request with -EINVAL. */
+ * writes `*count` segments in `out` (room for limits.max_segments). Each part is counted in r->pieces, where the
+ * last (r->cursor.last) takes over from the splitting itself. False when nothing is left, or with r->status -EINVAL
+ * when the segments are so scattered that the device cannot take one block of them. */
 bool block_split_next(struct block_request *r, struct block_segment *out, unsigned *count,
                       uint64_t *sector, uint64_t *sectors);
-/* A part ended (or the splitting itself did). If it was the last: r goes to the tail of `done`. Any
+/* The part just cut was not sent: back to `before`, the cursor as it was. */
+void block_split_undo(struct block_request *r, const struct block_cursor *before);
+/* A part ended (or the splitting did, before its last part). If it was the last: r goes to the tail of `done`. Any
  * context; the driver ends those with block_end_list after its lock is released. */
 void block_piece_done(struct block_request *r, int status, struct list *done);
 void block_end_list(struct list *done);
@@ -105,7 +107,11 @@ int block_submit_wait(struct block_request *r) __must_check; /* sets end; return
 bool block_poll(struct block_device *d);
 /* Plug: requests submitted by this thread between start and finish go out together, one doorbell a
  * queue. Do not sleep for their completion before finish. */
-struct block_plug { struct list requests; };
+struct block_plug {
+    struct list requests;
+    struct block_device *device; /* of the first */
+    bool polled, mixed;          /* mixed: not all are the same device's, or not all are polled */
+};
 void block_plug_start(struct block_plug *p);
 void block_submit_plugged(struct block_plug *p, struct block_request *r);
 void block_plug_finish(struct block_plug *p);
