@@ -26,12 +26,13 @@
 #define REG_TIMER_DIVIDE 0x3e0
 #define SVR_ENABLE 0x100
 #define LVT_MASKED 0x10000
-#define LVT_PERIODIC 0x20000
 #define LVT_TSC_DEADLINE 0x40000
 #define LVT_NMI 0x400
 #define ICR_BUSY 0x1000
 #define DIVIDE_BY_1 0xb
-#define MEASURE_PART 500 /* of a second: 2 ms */
+#define MEASURE_WIDTHS 2000 /* of a reading: an error of at most one part in so many */
+#define MEASURE_PART 50     /* of a second: 20 ms at most */
+#define MEASURE_TRIES 10
 
 static volatile uint32_t *page; /* I NULL in x2APIC mode */
 static uint64_t timer_hz;       /* I 0 = TSC-deadline */
@@ -138,6 +139,7 @@ static void timer_interrupt(unsigned vector, void *arg)
     if (a->timer_deadline == TIME_FOREVER)
         return; /* disarmed when the interrupt was on its way */
     if (clock_monotonic_ns() < a->timer_deadline) {
+        a->timer_early++;
         timer_program(a->timer_deadline);
         return;
     }
@@ -145,17 +147,37 @@ static void timer_interrupt(unsigned vector, void *arg)
     sched_timer_interrupt();
 }
 
-/* Counter ticks against the TSC. A preempted vCPU stretches a reading; the tightest pair of several counts. */
-static uint32_t counter_sample(uint64_t *tsc)
+static unsigned naps_over; /* boot CPU alone */
+
+static void nap_is_over(unsigned vector, void *arg)
 {
-    uint64_t best = UINT64_MAX;
+    naps_over++;
+}
+
+void apic_timer_nap(uint32_t ticks)
+{
+    naps_over = 0;
+    vector_set_handler(VECTOR_TIMER, nap_is_over, NULL);
+    reg_write(REG_TIMER_DIVIDE, DIVIDE_BY_1);
+    reg_write(REG_LVT_TIMER, VECTOR_TIMER);
+    reg_write(REG_TIMER_INITIAL, ticks);
+    while (!naps_over)
+        __asm__ volatile("sti; hlt; cli" : : : "memory");
+    reg_write(REG_LVT_TIMER, LVT_MASKED | VECTOR_TIMER);
+    vector_set_handler(VECTOR_TIMER, NULL, NULL);
+}
+
+/* The counter at a TSC value, to half of *width. A preempted vCPU stretches a reading; the tightest of several counts. */
+static uint32_t counter_sample(uint64_t *tsc, uint64_t *width)
+{
     uint32_t value = 0;
+    *width = UINT64_MAX;
     for (unsigned i = 0; i < 8; i++) {
         uint64_t before = rdtsc_ordered();
         uint32_t v = reg_read(REG_TIMER_CURRENT);
         uint64_t after = rdtsc_ordered();
-        if (after - before < best) {
-            best = after - before;
+        if (after - before < *width) {
+            *width = after - before;
             value = v;
             *tsc = before + (after - before) / 2;
         }
@@ -163,40 +185,24 @@ static uint32_t counter_sample(uint64_t *tsc)
     return value;
 }
 
-static unsigned rounds; /* interrupts of apic_timer_round; boot CPU alone */
-
-static void count_round(unsigned vector, void *arg)
+/* Runs down once, awake, and for so long that the width of the readings matters little. Not by counting periods: QEMU's
+ * timer reloads as often as it is late, and all those periods are one interrupt. */
+static uint64_t timer_rate_measure(void)
 {
-    rounds++;
-}
-
-/* What is pending arrives. */
-static unsigned rounds_by_now(void)
-{
-    __asm__ volatile("sti; nop; cli" : : : "memory");
-    return rounds;
-}
-
-bool apic_timer_round(uint32_t period, struct apic_round *r)
-{
-    uint64_t start_tsc, end_tsc;
-    rounds = 0;
-    vector_set_handler(VECTOR_TIMER, count_round, NULL);
-    reg_write(REG_TIMER_DIVIDE, DIVIDE_BY_1);
-    reg_write(REG_LVT_TIMER, LVT_PERIODIC | VECTOR_TIMER);
-    reg_write(REG_TIMER_INITIAL, period);
-    uint32_t start = counter_sample(&start_tsc);
-    bool first = rounds_by_now() == 0;
-    while (!rounds)
-        __asm__ volatile("sti; hlt; cli" : : : "memory");
-    uint32_t end = counter_sample(&end_tsc);
-    bool second = rounds_by_now() == 1;
-    reg_write(REG_LVT_TIMER, LVT_MASKED | VECTOR_TIMER);
-    reg_write(REG_TIMER_INITIAL, 0);
-    rounds_by_now();
-    vector_set_handler(VECTOR_TIMER, NULL, NULL);
-    *r = (struct apic_round){ .ticks = (uint64_t)start + period - end, .tsc = end_tsc - start_tsc };
-    return first && second;
+    uint64_t tsc_hz = clock_tsc_hz(), start_tsc = 0, end_tsc = 0, start_width, end_width;
+    for (unsigned tries = 0; tries < MEASURE_TRIES; tries++) {
+        reg_write(REG_TIMER_INITIAL, UINT32_MAX);
+        uint32_t start = counter_sample(&start_tsc, &start_width);
+        uint64_t length = MIN(start_width * MEASURE_WIDTHS, tsc_hz / MEASURE_PART);
+        while (rdtsc() - start_tsc < length)
+            cpu_relax();
+        uint32_t end = counter_sample(&end_tsc, &end_width);
+        reg_write(REG_TIMER_INITIAL, 0);
+        bool sharp = end_width <= 4 * start_width || tries + 1 == MEASURE_TRIES;
+        if (end && end < start && sharp)
+            return MAX(mul_div(start - end, tsc_hz, end_tsc - start_tsc), 1000UL);
+    }
+    panic("apic: the timer's rate cannot be measured");
 }
 
 static uint64_t timer_rate(void)
@@ -211,12 +217,7 @@ static uint64_t timer_rate(void)
         if (crystal_hz)
             return crystal_hz;
     }
-    struct apic_round r;
-    for (uint32_t period = APIC_ROUND_FIRST; period; period *= 2) {
-        if (apic_timer_round(period, &r) && r.tsc >= clock_tsc_hz() / MEASURE_PART)
-            return MAX(mul_div(r.ticks, clock_tsc_hz(), r.tsc), 1000UL);
-    }
-    panic("apic: the timer's rate cannot be measured");
+    return timer_rate_measure();
 }
 
 void apic_timer_enable_cpu(void)

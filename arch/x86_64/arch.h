@@ -94,6 +94,7 @@ struct arch_cpu {
     uint64_t gdt[10];
     uint64_t fs_base;             /* o what MSR_FS_BASE holds */
     uint64_t timer_deadline;      /* o ns, TIME_FOREVER = off */
+    uint64_t timer_early;         /* o interrupts that came before their deadline and were armed again */
     /* Cross calls (call.c): callers that want something of this CPU; a. */
     struct cpumask incoming;
     void (*call_fn)(void *);      /* I while call_left > 0 */
@@ -173,11 +174,8 @@ void apic_send(uint32_t dest_apic_id, uint32_t icr_low);
 #define ICR_INIT 0x4500u
 #define ICR_STARTUP(page) (0x4600u | (page))
 void apic_timer_init(void);                  /* boot CPU, after the clock: measures the rate */
-struct apic_round { uint64_t ticks, tsc; };  /* the timer's counter and the TSC, both over the same time */
-#define APIC_ROUND_FIRST (1u << 16)          /* a period that is short at any rate: try it, then twice that */
-/* Halts until the timer's counter has gone round once. False when it went round more than once, because the vCPU did
- * not run: *r is not valid then. Boot CPU, interrupts off, before apic_timer_init. */
-bool apic_timer_round(uint32_t period, struct apic_round *r);
+/* Halts until the timer's counter has run down from ticks. Boot CPU, interrupts off, before apic_timer_init. */
+void apic_timer_nap(uint32_t ticks);
 void apic_timer_enable_cpu(void);
 
 /* ---- I/O APIC, legacy lines (ioapic.c, power.c) ---- */

@@ -10,6 +10,7 @@
 #define CALIBRATE_PART 100   /* of a second: 10 ms */
 #define CALIBRATE_AGREE 1000 /* to one part in so many */
 #define CALIBRATE_TRIES 10
+#define NAP_FIRST (1u << 16) /* of the local APIC's timer: short at any rate, then twice that */
 #define GIVE_UP_CYCLES 20000000000UL /* some seconds at any rate */
 #define PM_TIMER_HZ 3579545UL
 #define PIT_HZ 1193182UL
@@ -186,11 +187,10 @@ static uint32_t sample(const struct reference *r, uint64_t *tsc)
 /* One measurement, 10 to 20 ms long, asleep: the reference is read at both ends only. 0 if it stands still. */
 static uint64_t measure(const struct reference *r)
 {
-    for (uint32_t period = APIC_ROUND_FIRST; period; period *= 2) {
+    for (uint32_t nap = NAP_FIRST; nap; nap *= 2) {
         uint64_t start_tsc, end_tsc;
-        struct apic_round unused;
         uint32_t start = sample(r, &start_tsc);
-        (void)apic_timer_round(period, &unused);
+        apic_timer_nap(nap);
         uint32_t ticks = (sample(r, &end_tsc) - start) & r->mask;
         if (ticks >= r->hz / CALIBRATE_PART)
             return mul_div(end_tsc - start_tsc, r->hz, ticks);

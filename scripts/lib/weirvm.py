@@ -360,12 +360,15 @@ class Vm:
 
     def wait_exit(self, timeout=None):
         """Guest status; TIMED_OUT when the deadline passes (QEMU still runs then); RESET after a triple fault."""
+        if not self.passthrough:
+            self.reader.join(timeout)  # the console ends with QEMU; Popen.wait would look every 50 ms
+            if self.reader.is_alive():
+                return TIMED_OUT
+            timeout = None
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             return TIMED_OUT
-        if not self.passthrough:
-            self.reader.join()
         if code == 0:  # power-off by ACPI; or a triple fault, which -no-reboot makes the end as well
             return RESET if self.qmp.shutdown_reason() == "guest-reset" else 0
         return (code - 1) // 2 if code > 0 and code % 2 and self.answered else QEMU_FAILED

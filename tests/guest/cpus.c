@@ -140,6 +140,23 @@ GUEST_TEST(sleep_ends_after_its_deadline_and_soon)
     return 0;
 }
 
+#define EARLY_PER_SLEEP_MAX 2 /* one for a rate that is a little wrong; more come from one that is very wrong */
+static int check_timer_rate(unsigned cpu, void *arg)
+{
+    const struct arch_cpu *a = arch_of(this_cpu());
+    uint64_t early = atomic_load_relaxed(&a->timer_early);
+    sleep_until_ns(clock_monotonic_ns() + 100 * NSEC_PER_MSEC);
+    GUEST_CHECK(this_cpu()->id == cpu);
+    GUEST_CHECK(atomic_load_relaxed(&a->timer_early) - early <= EARLY_PER_SLEEP_MAX);
+    return 0;
+}
+
+/* What the timer is told as 100 ms is about that: not a fraction, approached in many steps. */
+GUEST_TEST(timer_interrupts_are_not_early)
+{
+    return on_each_cpu(check_timer_rate, NULL) != 0;
+}
+
 #define CALL_ROUNDS 20
 static unsigned called[CPU_MAX]; /* o */
 

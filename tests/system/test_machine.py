@@ -2,7 +2,7 @@
 import pytest
 
 import weirvm
-from conftest import machine
+from conftest import SOAK, machine, script
 
 PANIC_STATUS = 101
 
@@ -100,3 +100,7 @@ def test_an_nmi_shows_every_cpu_and_does_no_harm(tmp_path):
                 vm.wait_line(f"NMI on CPU {cpu}: idle", 30, since=at)
         vm.power_button()
         assert vm.wait_exit(60) == 42
+
+
+def test_an_idle_guest_costs_under_3_percent_of_a_host_cpu():
+    print(script("bench", "boot", "--smp", 48, "--idle", "--secs", 60 if SOAK else 10, "--limit", 3))
