@@ -254,6 +254,7 @@ static bool report(struct disk *k, uint64_t all_ios, const struct moment *a, con
     put(&text, "depth", o->depth);
     put(&text, "jobs", o->jobs);
     put(&text, "queues", k->device->queue_count);
+    put(&text, "queues_used", k->after.queues_used);
     put(&text, "poll_queues", k->device->poll_queue_count);
     put(&text, "poll", o->poll);
     if (!check) {
@@ -265,6 +266,7 @@ static bool report(struct disk *k, uint64_t all_ios, const struct moment *a, con
         put_latencies(&text, &h);
         put_costs(&text, k, t.ios, all_ios, a, b);
         put(&text, "empty_polls", t.empty_polls);
+        put(&text, "oldest_s", k->after.oldest_s);
     }
     if (o->verify != BENCH_UNVERIFIED) {
         put(&text, "verified_sectors", t.verified);

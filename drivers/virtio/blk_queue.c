@@ -18,6 +18,9 @@
 #include "virtio_blk.h"
 
 #define SLOTS_MAX 128u
+/* The watchdog looks once a second. A device that keeps a request so long is worth a message, no more: it may be
+ * slow, and its memory is not ours while it has the request. */
+#define STALLED_LOOKS 10u
 
 _Static_assert(sizeof(struct blk_slot) == 64, "a slot must not cross a page");
 _Static_assert(sizeof(struct blk_header) == 16 && sizeof(struct blk_range) == 16, "wire layout");
@@ -70,7 +73,6 @@ static int add_part_locked(struct blk_queue *q, struct block_request *r, const s
         .sector = r->op == BLOCK_READ || r->op == BLOCK_WRITE ? part->sector : 0,
     };
     slot->status = BLK_S_PRESET;
-    slot->request = r;
     q->buffers[0] = buffer_of(slot, offsetof(struct blk_slot, header), sizeof(slot->header));
     unsigned data = part->data;
     if (is_range) {
@@ -84,6 +86,8 @@ static int add_part_locked(struct blk_queue *q, struct block_request *r, const s
     int error = virtqueue_add(q->vq, q->buffers, out, in, slot);
     if (error)
         return error;
+    slot->looks = 0;
+    slot->request = r;
     q->free = slot->next_free;
     q->device_requests++;
     return 0;
@@ -231,9 +235,33 @@ static bool queue_busy(void *arg)
     return virtqueue_in_flight(q->vq) != 0;
 }
 
+static void report_stalled_locked(const struct blk_queue *q, const struct blk_slot *slot)
+{
+    static const char *const names[] = { "read", "write", "flush", "discard", "write of zeroes", "command" };
+    log_warn("%s: queue %u is stalled: the device has had a %s of sector %lu for %u s", q->disk->block.name,
+             virtqueue_index(q->vq), names[slot->request->op], (unsigned long)slot->header.sector, STALLED_LOOKS);
+}
+
+static void look_at_ages(struct blk_queue *q)
+{
+    uint64_t flags = spin_lock_irqsave(&q->lock);
+    for (unsigned i = 0; i < q->slot_count; i++) {
+        struct blk_slot *slot = &q->slots[i];
+        if (!slot->request || slot->looks == UINT16_MAX)
+            continue;
+        if (++slot->looks == STALLED_LOOKS)
+            report_stalled_locked(q, slot);
+        q->oldest = MAX(q->oldest, (unsigned)slot->looks);
+    }
+    spin_unlock_irqrestore(&q->lock, flags);
+}
+
+/* The watchdog's look, once a second. */
 static bool queue_pending(void *arg)
 {
     struct blk_queue *q = arg;
+    if (virtqueue_in_flight(q->vq))
+        look_at_ages(q);
     return virtqueue_has_used(q->vq);
 }
 
@@ -282,6 +310,7 @@ static void blk_stats(struct block_device *d, struct block_stats *out)
         out->interrupts += q->served_interrupts;
         out->in_flight += virtqueue_in_flight(q->vq);
         out->queues_used += q->completions != 0;
+        out->oldest_s = MAX(out->oldest_s, q->oldest);
     }
 }
 
@@ -316,5 +345,6 @@ int blk_queue_start(struct blk_disk *disk, unsigned index)
         q->slots[i].next_free = q->free;
         q->free = &q->slots[i];
     }
+    q->slot_count = slots;
     return 0;
 }

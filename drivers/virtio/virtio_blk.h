@@ -12,7 +12,8 @@ struct blk_slot {
     struct blk_header header;
     struct blk_range range;
     uint8_t status;
-    struct block_request *request; /* private to us from here */
+    uint16_t looks;                /* private to us from here: of the watchdog, since it was sent */
+    struct block_request *request; /* NULL = free */
     struct blk_slot *next_free;
     uint64_t phys;                 /* of the slot itself */
 } __cacheline;
@@ -29,6 +30,8 @@ struct blk_queue {
     bool poll_only;                 /* I for polled requests */
     uint64_t completions;           /* a written under l; a full ring's waiters watch it */
     struct wait_queue room;         /* submitters that wait for a completion; exclusive */
+    unsigned slot_count;            /* I */
+    unsigned oldest;                /* l looks that the watchdog saw a request at most */
     uint64_t requests, device_requests, doorbells, full_waits, served_interrupts; /* l */
 } __cacheline;
 

@@ -56,6 +56,7 @@ struct block_stats { /* sums over the queues since boot */
     uint64_t requests, device_requests, completions, doorbells, full_waits, in_flight;
     uint64_t interrupts;      /* in which a queue was served; less than one each where queues share a vector */
     unsigned queues_used;     /* queues that have completed anything */
+    unsigned oldest_s;        /* seconds that a request was seen with the device at most, since boot */
 };
 struct block_device {
     char name[16];                /* vda, vdb ... in PCI order */

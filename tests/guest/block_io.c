@@ -18,13 +18,6 @@ static unsigned next_random(unsigned *state)
     return *state >> 8;
 }
 
-static bool nothing_to_test(void)
-{
-    if (scratch_count())
-        return false;
-    log_warn("no scratch disk: a disk with a serial that starts with `scratch` is needed");
-    return true;
-}
 
 /* The part of the disk that thread i of n has to itself, in bytes. */
 static uint64_t slice_bytes(const struct block_device *d, unsigned n)
@@ -83,8 +76,8 @@ static bool quiet(void)
 /* Every disk and every queue at the same time, one thread for each CPU and disk. */
 GUEST_TEST(block_verify)
 {
-    if (nothing_to_test())
-        return 0;
+    if (!scratch_count())
+        return disk_absent("scratch");
     GUEST_CHECK(crowd_run(verify_work, cpu_count()) == 0);
     for (struct block_device *d = NULL; (d = scratch_next(d));) {
         struct block_stats s;
@@ -102,8 +95,8 @@ GUEST_TEST(block_verify)
 GUEST_TEST(block_split)
 {
     enum { SEGMENTS = 1000, BYTES = SEGMENTS * 4096 };
-    if (nothing_to_test())
-        return 0;
+    if (!scratch_count())
+        return disk_absent("scratch");
     struct block_device *d = scratch_next(NULL);
     char *buf = kmalloc(BYTES);
     struct block_segment *segments = kcalloc(SEGMENTS, sizeof(*segments));
@@ -131,8 +124,8 @@ GUEST_TEST(block_split)
 /* What must be refused is refused, with the right error, and before the device sees it. */
 GUEST_TEST(block_refused)
 {
-    if (nothing_to_test())
-        return 0;
+    if (!scratch_count())
+        return disk_absent("scratch");
     struct block_device *d = scratch_next(NULL);
     static char sector[4096] __attribute__((aligned(4096)));
     uint64_t end = d->capacity_sectors << SECTOR_SHIFT;
@@ -166,8 +159,8 @@ static void plug_end(struct block_request *r, int status)
 GUEST_TEST(block_plug)
 {
     enum { COUNT = 32 };
-    if (nothing_to_test())
-        return 0;
+    if (!scratch_count())
+        return disk_absent("scratch");
     struct block_device *d = scratch_next(NULL);
     char *buf = kmalloc(COUNT * 4096);
     struct block_request *r = kcalloc(COUNT, sizeof(*r));
@@ -222,8 +215,8 @@ static int crowd_work(struct crowd_member *m)
 
 GUEST_TEST(block_crowd)
 {
-    if (nothing_to_test())
-        return 0;
+    if (!scratch_count())
+        return disk_absent("scratch");
     GUEST_CHECK(crowd_run(crowd_work, 48) == 0);
     GUEST_CHECK(quiet());
     return 0;

@@ -33,6 +33,24 @@ unsigned scratch_count(void)
     return n;
 }
 
+static bool is_expected(const char *serial)
+{
+    const char *tests = cmdline_get("test"), *disks = cmdline_get("test.disks");
+    if (tests && *tests && strcmp(tests, "all"))
+        return true;
+    return disks && strstr(disks, serial);
+}
+
+int disk_absent(const char *serial)
+{
+    if (is_expected(serial)) {
+        log_error("no disk with the serial `%s`, and the test needs it", serial);
+        return 1;
+    }
+    log_warn("no disk with the serial `%s`: not tested", serial);
+    return 0;
+}
+
 static uint64_t pattern_word(const struct block_device *d, uint64_t sector, unsigned round,
                              unsigned word)
 {

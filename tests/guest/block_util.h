@@ -6,6 +6,9 @@
 /* The next disk whose serial starts with `scratch` (with test.scratch=1: any after vda); NULL at the end. */
 struct block_device *scratch_next(struct block_device *after);
 unsigned scratch_count(void);
+/* What a test returns whose disk is not there: a failure if the test was named, or `test.disks=` says that there is such
+ * a disk; else (test=all on any machine) a message and 0. */
+int disk_absent(const char *serial);
 /* Contents that depend on the disk, the sector and the round, so that a stale or misplaced sector shows. */
 void pattern_fill(void *buf, size_t len, struct block_device *d, uint64_t sector, unsigned round);
 /* True if buf holds that; else reports the first sector that differs. */
