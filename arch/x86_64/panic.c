@@ -22,22 +22,58 @@ bool panic_active(void)
     return atomic_load_acquire(&panic_cpu) != NO_CPU;
 }
 
-void symbol_format(uint64_t addr, char *buf, size_t size)
+struct symbol_table {
+    size_t count;
+    const uint64_t *addresses;
+    const uint32_t *offsets;
+    const char *names;
+};
+
+/* Code outside the image's text: instances of a module, all with one table, whose addresses count from a base. */
+static struct symbol_table module_symbols;
+static size_t module_size;
+static uint64_t module_bases[SYMBOL_MODULES_MAX];
+static unsigned module_count; /* a */
+
+void symbol_module_add(uint64_t base, size_t size, size_t count, const uint64_t *addresses, const uint32_t *offsets,
+                       const char *names)
 {
-    size_t low = 0, high = &ksym_count ? ksym_count : 0;
-    if (!high || addr < (uint64_t)text_start || addr >= (uint64_t)text_end) {
-        scnprintf(buf, size, "%#lx", (unsigned long)addr);
+    if (module_count == SYMBOL_MODULES_MAX)
         return;
-    }
+    module_symbols = (struct symbol_table){ count, addresses, offsets, names };
+    module_size = size;
+    module_bases[module_count] = base;
+    /* A trap on another CPU that sees the count sees the base. */
+    atomic_store_release(&module_count, module_count + 1);
+}
+
+static void format_from(const struct symbol_table *t, uint64_t base, uint64_t addr, char *buf, size_t size)
+{
+    size_t low = 0, high = t->count;
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
-        if (ksym_addresses[middle] <= addr)
+        if (t->addresses[middle] <= addr - base)
             low = middle;
         else
             high = middle;
     }
-    scnprintf(buf, size, "%s+%#lx (%#lx)", ksym_names + ksym_offsets[low],
-              (unsigned long)(addr - ksym_addresses[low]), (unsigned long)addr);
+    scnprintf(buf, size, "%s+%#lx (%#lx)", t->names + t->offsets[low],
+              (unsigned long)(addr - base - t->addresses[low]), (unsigned long)addr);
+}
+
+void symbol_format(uint64_t addr, char *buf, size_t size)
+{
+    if (&ksym_count && ksym_count && addr >= (uint64_t)text_start && addr < (uint64_t)text_end) {
+        format_from(&(struct symbol_table){ ksym_count, ksym_addresses, ksym_offsets, ksym_names }, 0, addr, buf, size);
+        return;
+    }
+    for (unsigned i = 0; i < atomic_load_acquire(&module_count); i++) {
+        if (addr - module_bases[i] < module_size) {
+            format_from(&module_symbols, module_bases[i], addr, buf, size);
+            return;
+        }
+    }
+    scnprintf(buf, size, "%#lx", (unsigned long)addr);
 }
 
 void backtrace_print(uint64_t rip, uint64_t rbp)

@@ -8,6 +8,9 @@
 #include "core/net/net_internal.h"
 
 extern const uint8_t lwip_module_start[], lwip_module_end[];
+extern const uint64_t lwip_ksym_count, lwip_ksym_addresses[];
+extern const uint32_t lwip_ksym_offsets[];
+extern const char lwip_ksym_names[];
 extern uintptr_t __stack_chk_guard;
 void __stack_chk_fail(void);
 
@@ -131,6 +134,8 @@ const struct module_ops *module_instantiate(void **base_out)
     }
     kfree(pages); /* they stay for as long as the machine runs */
     *base_out = base;
+    symbol_module_add((uint64_t)base, module.memory_size, lwip_ksym_count, lwip_ksym_addresses, lwip_ksym_offsets,
+                      lwip_ksym_names);
     log_debug("net: lwIP instance at %p, %lu KiB, add-symbol-file build/lwip/lwip.so -o %p", base,
               (unsigned long)(module.memory_size >> 10), base);
     const struct module_ops *(*ops)(void) = (const struct module_ops *(*)(void))(uintptr_t)(base + entry);

@@ -31,5 +31,11 @@ $(B)/lwip/lwip.so: $(LWIP_OBJ) $(LWIP_GLUE_OBJ) core/net/lwip_module/exports.map
 	$(CC) -nostdlib -shared -Wl,-Bsymbolic -Wl,-z,now -Wl,-z,max-page-size=4096 -Wl,-z,separate-code -Wl,--build-id=none \
 	  -Wl,--hash-style=sysv -Wl,--version-script=core/net/lwip_module/exports.map -Wl,-z,noexecstack -Wl,-z,norelro -Wl,--gc-sections \
 	  -o $@ $(LWIP_OBJ) $(LWIP_GLUE_OBJ)
-$(B)/kernel/core/net/module_blob.S.o: $(B)/lwip/lwip.so
-$(B)/kernel/core/net/module_blob.S.o: KCFLAGS += -DLWIP_MODULE_FILE='"$(B)/lwip/lwip.so"'
+# The image carries what the loader needs; debug information stays in lwip.so, for gdb.
+$(B)/lwip/lwip.stripped.so: $(B)/lwip/lwip.so
+	strip -s -o $@ $<
+$(B)/lwip/symbols.S: $(B)/lwip/lwip.so scripts/ksyms
+	scripts/ksyms $< lwip_ > $@
+$(B)/kernel/core/net/module_blob.S.o: $(B)/lwip/lwip.stripped.so $(B)/lwip/symbols.S
+$(B)/kernel/core/net/module_blob.S.o: KCFLAGS += -DLWIP_MODULE_FILE='"$(B)/lwip/lwip.stripped.so"' \
+	-DLWIP_SYMBOLS_FILE='"$(B)/lwip/symbols.S"'

@@ -236,4 +236,6 @@ void net_stacks_start(unsigned wanted)
     if (started < wanted)
         log_warn("net: %u of %u protocol stacks started", started, wanted);
     stack_count = started;
+    log_info("net: %u protocol stack%s, lwIP at %p%s", started, started > 1 ? "s" : "", stacks[0].module_base,
+             started > 1 ? " and on" : "");
 }

@@ -14,6 +14,12 @@ void printk(enum log_level level, const char *fmt, ...) __printf(2, 3);
 /* Raw bytes to the console (an application's write to fd 1). Takes the console lock once. */
 void console_write(const char *s, size_t n);
 
+/* Names for code outside the image's text: one more instance of a module, mapped at base. All instances share the
+ * table, which is scripts/ksyms' of the module. Before the instance runs; never removed. */
+#define SYMBOL_MODULES_MAX 64
+void symbol_module_add(uint64_t base, size_t size, size_t count, const uint64_t *addresses, const uint32_t *offsets,
+                       const char *names);
+
 /* Print, stop all CPUs, print a symbolised backtrace of each, leave QEMU with status PANIC_STATUS.
  * Only when continuing would lose or corrupt data; name the operands. */
 __noreturn void panic(const char *fmt, ...) __printf(1, 2);

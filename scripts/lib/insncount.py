@@ -2,6 +2,7 @@
 import bisect
 import mmap
 import os
+import re
 import struct
 import subprocess
 
@@ -48,11 +49,18 @@ def read_blocks(path):
     return {words[i]: words[i + 1] for i in range(0, 2 * BLOCKS, 2) if words[i]}
 
 
-def symbols_of_elf(path):
+def symbols_of_elf(path, base=0):
     """[(address, name)] of the functions, sorted."""
     text = subprocess.run(["nm", "-n", path], stdout=subprocess.PIPE, text=True, check=True).stdout
     found = (line.split() for line in text.splitlines())
-    return [(int(w[0], 16), w[2]) for w in found if len(w) == 3 and w[1] in "tTwW"]
+    return [(base + int(w[0], 16), w[2]) for w in found if len(w) == 3 and w[1] in "tTwW"]
+
+
+def symbols_of_guest(vm):
+    """Of the kernel, and of the first instance of lwIP where the console says that it lies."""
+    where = next((m for m in (re.search(r"lwIP at (0x)?([0-9a-f]+)", line) for line in vm.lines) if m), None)
+    module = symbols_of_elf(weirvm.LWIP, int(where[2], 16)) if where else []
+    return sorted(symbols_of_elf(weirvm.KERNEL) + module)
 
 
 def by_function(before, after, symbols):

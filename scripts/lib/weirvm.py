@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 BUILD = os.path.join(ROOT, "build")
 KERNEL = os.path.join(BUILD, "weir.elf")
+LWIP = os.path.join(BUILD, "lwip", "lwip.so")
 GUEST_IP, HOST_IP, PREFIX = "10.77.0.2", "10.77.0.1", 24
 TIMED_OUT = 124     # as timeout(1)
 RESET = 123         # the guest reset the machine: a triple fault

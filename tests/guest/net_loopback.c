@@ -7,6 +7,7 @@
 #include <weir/printk.h>
 #include <weir/sched.h>
 #include <weir/string.h>
+#include "arch/x86_64/arch.h"
 #include "core/net/net_internal.h"
 
 #define PORT 7000
@@ -510,5 +511,16 @@ GUEST_TEST(net_connection_storm)
     log_info("net: %u connections made and closed", count);
     socket_close(l);
     GUEST_CHECK(counters_return_to(&before));
+    return 0;
+}
+
+/* A backtrace through a protocol stack has names. */
+GUEST_TEST(net_backtraces_name_the_module)
+{
+    char name[128];
+    for (unsigned i = 0; i < stack_count; i++) {
+        symbol_format((uint64_t)stack_by_index(i)->ops->run_timers + 1, name, sizeof(name));
+        GUEST_CHECK(!strncmp(name, "module_run_timers+0x1 ", 22));
+    }
     return 0;
 }
