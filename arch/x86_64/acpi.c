@@ -129,6 +129,8 @@ static void fadt_read(void)
     fadt.pm1b_control = get32(f + 68);
     fadt.pm_timer = get32(f + 76);
     fadt.pm1_event_len = f[88];
+    fadt.gpe0 = get32(f + 80);
+    fadt.gpe0_len = f[92];
     fadt.pm_timer_32bit = get32(f + 112) & (1u << 8);
     /* Hardware-reduced (ACPI 6.4 section 4.8.3.7): one register, here in memory, in place of the PM1 blocks. */
     if ((get32(f + 112) & (1u << 20)) && length >= 256 && f[244] == GAS_MEMORY)

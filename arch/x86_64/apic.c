@@ -14,6 +14,7 @@
 #define REG_TPR 0x80
 #define REG_EOI 0xb0
 #define REG_SVR 0xf0
+#define REG_IRR 0x200 /* eight registers of 32 vectors */
 #define REG_ESR 0x280
 #define REG_ICR_LOW 0x300
 #define REG_ICR_HIGH 0x310
@@ -54,6 +55,11 @@ static void reg_write(unsigned reg, uint32_t v)
 void apic_eoi(void)
 {
     reg_write(REG_EOI, 0);
+}
+
+bool vector_pending(unsigned vector)
+{
+    return reg_read(REG_IRR + vector / 32 * 16) >> (vector % 32) & 1;
 }
 
 uint32_t apic_id(void)

@@ -148,7 +148,8 @@ struct fadt_info {
     uint32_t smi_cmd;
     uint8_t acpi_enable;
     uint32_t pm1a_event, pm1b_event, pm1a_control, pm1b_control, pm_timer;
-    uint8_t pm1_event_len;
+    uint8_t pm1_event_len, gpe0_len; /* gpe0: half status, half enable bits */
+    uint32_t gpe0;
     bool present, pm_timer_32bit;
     uint64_t sleep_control; /* in memory; 0 = there are PM1 blocks */
 };

@@ -1,4 +1,5 @@
 /* Leaving the machine, and the power button. */
+#include <weir/errno.h>
 #include <weir/printk.h>
 #include "arch/x86_64/aml.h"
 #include "arch/x86_64/arch.h"
@@ -13,6 +14,7 @@
 
 static void (*button_fn)(void *);
 static void *button_arg;
+static bool sci_routed;
 
 static volatile uint8_t *sleep_control; /* I NULL = PM1 blocks, or none */
 
@@ -65,8 +67,38 @@ static uint16_t event_status(uint32_t block)
     return status;
 }
 
+static void (*gpe_fn)(void *);
+static void *gpe_arg;
+static uint16_t gpe_port; /* a of its status byte; 0 = no event is enabled */
+static uint8_t gpe_bit;
+
+static void gpe_interrupt(void)
+{
+    uint16_t port = atomic_load_acquire(&gpe_port); /* the rest is seen with it */
+    if (!port || !(inb(port) & gpe_bit))
+        return;
+    outb(port, gpe_bit); /* ones clear; what is raised from here on interrupts again */
+    gpe_fn(gpe_arg);
+}
+
+int acpi_gpe_enable(unsigned gpe, void (*fn)(void *), void *arg)
+{
+    unsigned half = fadt.gpe0_len / 2u;
+    if (!sci_routed || !fadt.gpe0 || gpe / 8 >= half || gpe_port)
+        return -ENODEV;
+    uint16_t status = (uint16_t)(fadt.gpe0 + gpe / 8);
+    gpe_fn = fn;
+    gpe_arg = arg;
+    gpe_bit = (uint8_t)(1u << (gpe % 8));
+    outb(status, gpe_bit);
+    atomic_store_release(&gpe_port, status);
+    outb((uint16_t)(status + half), inb((uint16_t)(status + half)) | gpe_bit);
+    return 0;
+}
+
 static void sci_interrupt(unsigned vector, void *arg)
 {
+    gpe_interrupt();
     uint16_t status = event_status(fadt.pm1a_event) | event_status(fadt.pm1b_event);
     if (status & PM1_POWER_BUTTON)
         machine_power_button();
@@ -115,6 +147,7 @@ void power_init(void)
         log_warn("acpi: no line for SCI %u; the power button is off", fadt.sci_irq);
         return;
     }
+    sci_routed = true;
     event_enable(fadt.pm1a_event);
     event_enable(fadt.pm1b_event);
 }

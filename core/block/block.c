@@ -8,7 +8,8 @@
 
 static spinlock_t devices_lock = SPINLOCK_INIT; /* thread context only */
 static struct list devices = LIST_INIT(devices);
-static unsigned devices_named;
+#define NAMES_MAX 702u                      /* vda .. vdzz */
+static uint64_t names[BITMAP_WORDS(NAMES_MAX)];
 
 /* ---- devices ---- */
 
@@ -30,10 +31,16 @@ int block_register(struct block_device *d)
     if (!possible)
         return -EINVAL;
     spin_lock(&devices_lock);
-    make_name(d->name, sizeof(d->name), devices_named++);
-    list_add_tail(&devices, &d->link);
+    unsigned number = bitmap_next_clear(names, NAMES_MAX, 0);
+    if (number < NAMES_MAX) {
+        bitmap_set(names, number);
+        make_name(d->name, sizeof(d->name), number);
+        d->number = number;
+        d->refs = 1;
+        list_add_tail(&devices, &d->link);
+    }
     spin_unlock(&devices_lock);
-    return 0;
+    return number < NAMES_MAX ? 0 : -ENOSPC;
 }
 
 void block_unregister(struct block_device *d)
@@ -44,6 +51,32 @@ void block_unregister(struct block_device *d)
     spin_unlock(&devices_lock);
 }
 
+void block_get(struct block_device *d)
+{
+    spin_lock(&devices_lock);
+    d->refs++;
+    spin_unlock(&devices_lock);
+}
+
+/* devices_lock held. True: it was the last, and the device is the caller's to release. */
+static bool put_locked(struct block_device *d)
+{
+    if (--d->refs)
+        return false;
+    bitmap_clear(names, d->number);
+    return true;
+}
+
+void block_put(struct block_device *d)
+{
+    spin_lock(&devices_lock);
+    bool last = put_locked(d);
+    spin_unlock(&devices_lock);
+    if (last)
+        d->ops->release(d);
+}
+
+
 struct block_device *block_find(const char *name)
 {
     struct block_device *found = NULL, *d;
@@ -53,6 +86,8 @@ struct block_device *block_find(const char *name)
         if (!strcmp(d->name, name))
             found = d;
     }
+    if (found)
+        found->refs++;
     spin_unlock(&devices_lock);
     return found;
 }
@@ -61,8 +96,14 @@ struct block_device *block_next(struct block_device *after)
 {
     spin_lock(&devices_lock);
     struct list *next = after ? after->link.next : devices.next;
-    struct block_device *d = next == &devices ? NULL : list_entry(next, struct block_device, link);
+    bool gone = after && atomic_load_relaxed(&after->removed); /* off the list: its links say nothing */
+    struct block_device *d = next == &devices || gone ? NULL : list_entry(next, struct block_device, link);
+    if (d)
+        d->refs++;
+    bool last = after && put_locked(after);
     spin_unlock(&devices_lock);
+    if (last)
+        after->ops->release(after);
     return d;
 }
 

@@ -65,11 +65,14 @@ static ssize_t blockdev_io(struct file *f, struct uio *u, uint64_t *offset, bool
 static ssize_t blockdev_read(struct file *f, struct uio *u, uint64_t *offset) { return blockdev_io(f, u, offset, false); }
 static ssize_t blockdev_write(struct file *f, struct uio *u, uint64_t *offset) { return blockdev_io(f, u, offset, true); }
 static int blockdev_sync(struct file *f, bool datasync) { return block_flush(f->private); }
+static void blockdev_release(struct file *f) { block_put(f->private); }
 static int blockdev_open(struct inode *i, struct file *f)
 {
     struct block_device *d = f->private;
-    if (d->read_only && (f->flags & O_ACCMODE) != O_RDONLY)
+    if (d->read_only && (f->flags & O_ACCMODE) != O_RDONLY) {
+        block_put(d); /* a file that was not opened is not released */
         return -EROFS;
+    }
     atomic_store_release(&i->size, device_size(d)); /* for SEEK_END */
     return 0;
 }
@@ -93,5 +96,6 @@ static long blockdev_ioctl(struct file *f, unsigned cmd, uint64_t arg)
 }
 const struct file_ops blockdev_ops = {
     .read = blockdev_read, .write = blockdev_write, .sync = blockdev_sync, .open = blockdev_open, .ioctl = blockdev_ioctl,
+    .release = blockdev_release,
     .seekable = true,
 };

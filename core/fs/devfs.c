@@ -130,10 +130,9 @@ static const struct { const char *name, *target; } links[] = {
 const struct file_ops *devfs_find(uint32_t mode, uint64_t rdev, void **private)
 {
     if ((mode & S_IFMT) == S_IFBLK && rdev >> 8 == BLOCK_MAJOR) {
-        struct block_device *d = NULL;
-        for (unsigned minor = 0; (d = block_next(d)); minor++) {
-            if (minor == (rdev & 255)) {
-                *private = d;
+        for (struct block_device *d = NULL; (d = block_next(d));) {
+            if (d->number == (rdev & 255)) {
+                *private = d; /* with the reference that blockdev_release gives back */
                 return &blockdev_ops;
             }
         }
@@ -168,9 +167,8 @@ int devfs_mount(struct super_block **out)
     str_copy(sb->source, "dev", sizeof sb->source);
     for (unsigned n = 0; n < ARRAY_SIZE(devices); n++)
         add_node(dir, devices[n].name, devices[n].mode, devices[n].rdev);
-    struct block_device *d = NULL;
-    for (unsigned minor = 0; (d = block_next(d)); minor++)
-        add_node(dir, d->name, S_IFBLK | 0660, MAKEDEV(BLOCK_MAJOR, minor));
+    for (struct block_device *d = NULL; (d = block_next(d));)
+        add_node(dir, d->name, S_IFBLK | 0660, MAKEDEV(BLOCK_MAJOR, d->number));
     for (unsigned n = 0; n < ARRAY_SIZE(links); n++) {
         if (!dir->ops->symlink(dir, links[n].name, strlen(links[n].name), links[n].target, &kernel_cred, &made))
             inode_put(made);

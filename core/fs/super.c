@@ -99,6 +99,8 @@ static int mount_disk(const char *device, const char *path)
     int r = ext4_mount(d, d->read_only || cmdline_bool("ro", false), &sb);
     if (!r)
         atomic_store_relaxed(&d->mounted, true);
+    else
+        block_put(d); /* a mounted one keeps its reference for ever */
     return r ? r : super_mount_at(sb, path);
 }
 
@@ -125,13 +127,15 @@ static void mount_all(void)
 {
     const char *wish = cmdline_get("root"), *device = wish && *wish ? wish : "vda";
     writeback_start();
-    if (!block_find(device)) {
+    struct block_device *disk = block_find(device);
+    if (!disk) {
         if (wish)
             log_error("root=%s: no such disk", device);
         else
             log_info("fs: no disk, no root file system");
         return;
     }
+    block_put(disk);
     int r = mount_disk(device, "/");
     if (r) {
         log_error("root on %s is not mounted: error %d", device, -r);

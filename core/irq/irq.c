@@ -13,8 +13,7 @@ struct mutex irq_mutex = MUTEX_INIT(irq_mutex);
 struct list irq_devices = LIST_INIT(irq_devices);
 struct plan irq_plan;
 
-/* Vectors that belong to no single device; made when first used. irq_mutex. */
-static struct irq_vector *system_vector, *config_vector, *shared_line_vector;
+struct irq_vector *irq_system_vector, *irq_config_vector, *irq_line_vector;
 
 static struct irq_source *source_of(const struct irq_device *d, unsigned source)
 {
@@ -62,31 +61,30 @@ struct irq_device *irq_demand(const struct irq_demand *demand, const struct irq_
 
 /* ---- the plan ---- */
 
-static void grant_sources(struct irq_device *d)
+void irq_grant_sources(struct irq_device *d)
 {
     const struct plan_grant *g = &d->grant;
     for (unsigned i = 0; i < d->demand.sources; i++) {
         struct irq_source *s = &d->sources[i];
         s->grant = g->rung;
-        s->entry = g->queue_entries && g->rung != IRQ_GRANT_POLLED
-                       ? (int)plan_entry(g, d->demand.sources, i)
-                       : -1;
+        s->entry = g->queue_entries ? (int)plan_entry(g, d->demand.sources, i) : -1;
     }
     d->config.grant = g->rung;
-    d->config.entry = g->queue_entries && g->rung != IRQ_GRANT_POLLED ? 0 : -1;
+    d->config.entry = g->queue_entries ? 0 : -1;
 }
 
 /* Arrays for what the grant allows; without memory the device is polled. */
-static void prepare_device(struct irq_device *d)
+void irq_prepare_device(struct irq_device *d)
 {
     const struct plan_grant *g = &d->grant;
     if (g->queue_entries) {
         d->entries = kcalloc(g->config_entries + g->queue_entries, sizeof(d->entries[0]));
-        d->vectors = kcalloc(MAX(g->vectors, 1u), sizeof(d->vectors[0]));
+        d->vectors = kcalloc(g->queue_entries, sizeof(d->vectors[0]));
         if (!d->entries || !d->vectors)
             d->grant = (struct plan_grant){ .rung = IRQ_GRANT_POLLED };
     }
-    grant_sources(d);
+    irq_grant_sources(d);
+    d->planned = true;
 }
 
 static void print_plan(void)
@@ -103,50 +101,11 @@ static void print_plan(void)
     }
 }
 
-static void plan_all(unsigned n, struct plan_demand *demands, struct plan_grant *grants,
-                     unsigned *order)
-{
-    struct irq_device *d;
-    unsigned i = 0;
-    list_for_each_entry(d, &irq_devices, link)
-    {
-        demands[i++] = (struct plan_demand){
-            .name = d->name,
-            .class = d->demand.class,
-            .sources = d->demand.sources,
-            .config_change = d->demand.config_change,
-            .msix_entries = d->demand.msix_entries,
-            .line = d->demand.intx_gsi,
-        };
-    }
-    plan_make(demands, n, irq_pool_size(), order, grants, &irq_plan);
-    i = 0;
-    list_for_each_entry(d, &irq_devices, link)
-    {
-        d->grant = grants[i++];
-        prepare_device(d);
-    }
-}
-
 static void irq_plan_init(void)
 {
     irq_vectors_init();
     irq_pollers_init();
-    mutex_lock(&irq_mutex);
-    unsigned n = 0;
-    struct irq_device *d;
-    list_for_each_entry(d, &irq_devices, link)
-        n++;
-    struct plan_demand *demands = kcalloc(n + 1, sizeof(*demands));
-    struct plan_grant *grants = kcalloc(n + 1, sizeof(*grants));
-    unsigned *order = kcalloc(n + 1, sizeof(*order));
-    if (!demands || !grants || !order)
-        panic("irq: no memory to plan %u devices", n);
-    plan_all(n, demands, grants, order);
-    kfree(demands);
-    kfree(grants);
-    kfree(order);
-    mutex_unlock(&irq_mutex);
+    irq_replan();
     print_plan();
     irq_watchdog_start();
 }
@@ -194,23 +153,22 @@ static struct irq_vector *shared_vector(struct irq_vector **slot, unsigned cpu, 
     return *slot;
 }
 
-/* The vector that the plan has for an entry. */
-static struct irq_vector *vector_for_entry(struct irq_device *d, unsigned entry, unsigned cpu)
+struct irq_vector *irq_vector_for_entry(struct irq_device *d, unsigned entry, unsigned cpu)
 {
     const struct plan_grant *g = &d->grant;
     if (entry < g->config_entries) {
         if (irq_plan.config_shared)
-            return shared_vector(&config_vector, cpu, false, "PCI-MSI");
+            return shared_vector(&irq_config_vector, cpu, false, "PCI-MSI");
         if (g->vectors == 0)
-            return shared_vector(&system_vector, cpu, false, "PCI-MSI");
+            return shared_vector(&irq_system_vector, cpu, false, "PCI-MSI");
         entry = g->config_entries; /* with the device's first queue */
     }
     if (g->vectors == 0)
-        return shared_vector(&system_vector, cpu, false, "PCI-MSI");
+        return shared_vector(&irq_system_vector, cpu, false, "PCI-MSI");
     return shared_vector(&d->vectors[plan_vector(g, entry)], cpu, false, "PCI-MSI");
 }
 
-static int write_entry(struct irq_device *d, unsigned entry, const struct irq_vector *v)
+int irq_write_entry(struct irq_device *d, unsigned entry, struct irq_vector *v)
 {
     uint64_t address;
     uint32_t data;
@@ -218,21 +176,21 @@ static int write_entry(struct irq_device *d, unsigned entry, const struct irq_ve
     if (!error)
         error = d->ops->write_message(d->device, entry, address, data);
     if (!error)
-        d->entries[entry].written = true;
+        d->entries[entry].vector = v;
     return error;
 }
 
 static int bind_message(struct irq_device *d, struct irq_source *s, unsigned cpu)
 {
     unsigned entry = (unsigned)s->entry;
-    struct irq_vector *v = vector_for_entry(d, entry, cpu);
+    struct irq_vector *v = irq_vector_for_entry(d, entry, cpu);
     if (!v)
         return -ENOMEM;
     int error = irq_vector_add(v, s);
     if (error)
         return error;
-    if (!d->entries[entry].written)
-        error = write_entry(d, entry, v);
+    if (d->entries[entry].vector != v)
+        error = irq_write_entry(d, entry, v);
     if (error) {
         irq_vector_remove(v, s);
         return error;
@@ -250,7 +208,7 @@ static struct irq_vector *vector_for_line(struct irq_device *d, unsigned cpu)
             return o->line;
     }
     if (d->grant.rung == IRQ_GRANT_SYSTEM_SHARED)
-        return shared_vector(&shared_line_vector, cpu, true, "IO-APIC");
+        return shared_vector(&irq_line_vector, cpu, true, "IO-APIC");
     return irq_vector_create(cpu, true, "IO-APIC");
 }
 
@@ -279,6 +237,7 @@ enum irq_grant irq_bind(struct irq_device *d, unsigned source, unsigned cpu,
     struct irq_source *s = source_of(d, source);
     cpu %= cpu_count();
     mutex_lock(&irq_mutex);
+    s->cpu = cpu;
     s->arg = arg;
     /* The argument is visible before the service that takes it. */
     atomic_store_release(&s->service, service);
@@ -301,22 +260,25 @@ enum irq_grant irq_bind(struct irq_device *d, unsigned source, unsigned cpu,
     return grant;
 }
 
+bool irq_vector_move(struct irq_device *d, struct irq_source *s, unsigned cpu)
+{
+    struct irq_vector *v = s->vector;
+    if (!v || v->set->count != 1 || v->cpu == cpu)
+        return false;
+    unsigned old = v->cpu;
+    v->cpu = cpu;
+    if (irq_write_entry(d, (unsigned)s->entry, v) == 0)
+        return true;
+    v->cpu = old;
+    return irq_write_entry(d, (unsigned)s->entry, v) == 0;
+}
+
 void irq_set_affinity(struct irq_device *d, unsigned source, unsigned cpu)
 {
     struct irq_source *s = source_of(d, source);
-    cpu %= cpu_count();
     mutex_lock(&irq_mutex);
-    struct irq_vector *v = s->vector;
-    bool moved = false;
-    if (v && v->set->count == 1 && v->cpu != cpu) {
-        unsigned old = v->cpu;
-        v->cpu = cpu;
-        moved = true;
-        if (write_entry(d, (unsigned)s->entry, v)) {
-            v->cpu = old;
-            moved = write_entry(d, (unsigned)s->entry, v) == 0;
-        }
-    }
+    s->cpu = cpu % cpu_count();
+    bool moved = irq_vector_move(d, s, s->cpu);
     mutex_unlock(&irq_mutex);
     if (moved)
         irq_source_serve(s); /* for what came while the entry was masked */
@@ -351,8 +313,8 @@ static void release_line(struct irq_device *d)
     if (!line_in_use(d))
         ioapic_mask((unsigned)d->demand.intx_gsi, true);
     irq_vector_remove(d->line, d);
-    if (d->line->set->count == 0 && d->line != shared_line_vector)
-        irq_vector_destroy(d->line);
+    if (d->line->set->count == 0 && d->line != irq_line_vector)
+        irq_vector_retire(d->line);
     d->line = NULL;
 }
 
@@ -361,20 +323,28 @@ void irq_release(struct irq_device *d)
     mutex_lock(&irq_mutex);
     const struct plan_grant *g = &d->grant;
     for (unsigned e = 0; d->entries && e < g->config_entries + g->queue_entries; e++) {
-        if (d->entries[e].written)
+        if (d->entries[e].vector)
             d->ops->mask(d->device, e, true);
     }
     release_line(d);
     for (unsigned i = 0; i < d->demand.sources; i++)
         release_source(d, &d->sources[i]);
     release_source(d, &d->config);
-    for (unsigned i = 0; d->vectors && i < g->vectors; i++) {
+    for (unsigned i = 0; d->vectors && i < g->queue_entries; i++) {
         if (d->vectors[i])
-            irq_vector_destroy(d->vectors[i]);
+            irq_vector_retire(d->vectors[i]);
     }
     list_del(&d->link);
     irq_wait_handlers();
+    irq_vectors_reap();
+    irq_replan_locked();
     mutex_unlock(&irq_mutex);
+}
+
+void irq_free(struct irq_device *d)
+{
+    if (!d)
+        return;
     kfree(d->vectors);
     kfree(d->entries);
     kfree(d->sources);

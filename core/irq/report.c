@@ -28,6 +28,24 @@ static size_t print_device(char *buf, size_t size, const struct irq_device *d)
     return n;
 }
 
+/* What a re-plan did: how often, and how many useful serves there were on each rung. */
+static size_t print_moves(char *buf, size_t size, const struct irq_device *d)
+{
+    if (!d->demotions && !d->promotions)
+        return 0;
+    size_t n = (size_t)scnprintf(buf, size, "irq: %s: %u demotions, %u promotions, served", d->name,
+                                  d->demotions, d->promotions);
+    for (unsigned rung = 0; rung < IRQ_GRANTS; rung++) {
+        uint64_t count = irq_served_on(d, rung);
+        if (count)
+            n += (size_t)scnprintf(buf + n, size - n, " %lu %s,", (unsigned long)count,
+                                   rung_names[rung]);
+    }
+    if (buf[n - 1] == ',')
+        n--;
+    return n + (size_t)scnprintf(buf + n, size - n, "\n");
+}
+
 size_t irq_plan_print(char *buf, size_t size)
 {
     mutex_lock(&irq_mutex);
@@ -39,6 +57,8 @@ size_t irq_plan_print(char *buf, size_t size)
     const struct irq_device *d;
     list_for_each_entry(d, &irq_devices, link)
         n += print_device(buf + n, size - n, d);
+    list_for_each_entry(d, &irq_devices, link)
+        n += print_moves(buf + n, size - n, d);
     mutex_unlock(&irq_mutex);
     return n;
 }

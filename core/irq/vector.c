@@ -145,9 +145,92 @@ void irq_wait_handlers(void)
 
 /* ---- vectors: thread context, irq_mutex held ---- */
 
-struct irq_vector *irq_vector_create(unsigned cpu, bool is_line, const char *label)
+/* Old sets wait here: calling every CPU for each of hundreds of bindings at boot would cost seconds. */
+#define RETIRED_MAX 256u
+static struct irq_set *retired[RETIRED_MAX];
+static unsigned retired_count;
+static struct list dying = LIST_INIT(dying); /* vectors whose numbers are not free yet */
+
+static void free_retired(void)
+{
+    irq_wait_handlers();
+    while (retired_count)
+        kfree(retired[--retired_count]);
+}
+
+static void retire(struct irq_set *old)
+{
+    if (retired_count == RETIRED_MAX)
+        free_retired();
+    retired[retired_count++] = old;
+}
+
+/* On each CPU, interrupts off: is an interrupt of a dying vector waiting to be taken here? */
+static void look_for_pending(void *arg)
+{
+    bool *pending = arg;
+    struct irq_vector *v;
+    list_for_each_entry(v, &dying, link)
+    {
+        if (vector_pending(v->number))
+            atomic_store_relaxed(pending, true);
+    }
+}
+
+/* No message names a dying vector any more, but one that was sent may sit in a CPU's request register,
+ * behind an interrupt of higher priority: answering a call says that handlers were left, not that this one
+ * was taken. So every CPU is asked what it has pending. */
+static void wait_pending(void)
+{
+    struct cpumask all = { { 0 } };
+    for (unsigned i = 0; i < cpu_count(); i++)
+        bitmap_set(all.bits, i);
+    bool pending;
+    do {
+        pending = false;
+        cpu_call(&all, look_for_pending, &pending);
+        uint64_t flags = irq_save();
+        look_for_pending(&pending);
+        irq_restore(flags);
+    } while (pending);
+}
+
+void irq_vectors_reap(void)
+{
+    if (!list_empty(&dying))
+        wait_pending();
+    struct irq_vector *v, *next;
+    list_for_each_entry(v, &dying, link)
+        vector_set_handler(v->number, NULL, NULL);
+    free_retired(); /* waits: the handlers that were taken meanwhile have ended */
+    list_for_each_entry_safe(v, next, &dying, link)
+    {
+        list_del(&v->link);
+        bitmap_clear(in_use, v->number);
+        kfree(v->set);
+        kfree(v);
+    }
+}
+
+void irq_vector_retire(struct irq_vector *v)
+{
+    list_del(&v->link);
+    list_add_tail(&dying, &v->link);
+}
+
+static unsigned free_number(void)
 {
     unsigned number = bitmap_next_clear(in_use, VECTOR_COUNT, VECTOR_FIRST);
+    if (number >= VECTOR_COUNT && !list_empty(&dying)) {
+        irq_vectors_reap();
+        number = bitmap_next_clear(in_use, VECTOR_COUNT, VECTOR_FIRST);
+    }
+    return number;
+}
+
+struct irq_vector *irq_vector_create(unsigned cpu, bool is_line, const char *label)
+{
+    unsigned number = free_number();
     if (number >= VECTOR_COUNT)
         return NULL;
     struct irq_vector *v = kzalloc(sizeof(*v));
@@ -168,16 +251,6 @@ struct irq_vector *irq_vector_create(unsigned cpu, bool is_line, const char *lab
     return v;
 }
 
-void irq_vector_destroy(struct irq_vector *v)
-{
-    vector_set_handler(v->number, NULL, NULL);
-    irq_wait_handlers();
-    bitmap_clear(in_use, v->number);
-    list_del(&v->link);
-    kfree(v->set);
-    kfree(v);
-}
-
 bool irq_vector_has(const struct irq_vector *v, const void *member)
 {
     for (unsigned i = 0; i < v->set->count; i++) {
@@ -185,26 +258,6 @@ bool irq_vector_has(const struct irq_vector *v, const void *member)
             return true;
     }
     return false;
-}
-
-/* Old sets of vectors that gained a member wait here: calling every CPU for each of hundreds of
- * bindings at boot would cost seconds. irq_mutex. */
-#define RETIRED_MAX 256u
-static struct irq_set *retired[RETIRED_MAX];
-static unsigned retired_count;
-
-static void free_retired(void)
-{
-    irq_wait_handlers();
-    while (retired_count)
-        kfree(retired[--retired_count]);
-}
-
-static void retire(struct irq_set *old)
-{
-    if (retired_count == RETIRED_MAX)
-        free_retired();
-    retired[retired_count++] = old;
 }
 
 int irq_vector_add(struct irq_vector *v, void *member)
@@ -228,7 +281,6 @@ void irq_vector_remove(struct irq_vector *v, void *member)
     if (fresh) {
         atomic_store_release(&v->set, fresh);
         retire(old);
-        free_retired(); /* and the member is in no handler's hands any more */
         return;
     }
     /* No memory: shrink in place while no handler can be looking. */

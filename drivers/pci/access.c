@@ -19,11 +19,6 @@ const struct pci_access *pci_access;
 
 static spinlock_t port_lock = SPINLOCK_INIT; /* address and data port belong together; any context */
 
-static void port_write32(uint16_t port, uint32_t v)
-{
-    __asm__ volatile("outl %0, %1" : : "a"(v), "Nd"(port));
-}
-
 static uint32_t port_select(unsigned bus, unsigned devfn, unsigned offset)
 {
     return 0x80000000u | bus << 16 | devfn << 8 | (offset & 0xfcu);
@@ -35,7 +30,7 @@ static uint32_t ports_read(unsigned segment, unsigned bus, unsigned devfn, unsig
     uint32_t v = 0;
     uint16_t port = (uint16_t)(CONFIG_DATA + (offset & 3));
     uint64_t flags = spin_lock_irqsave(&port_lock);
-    port_write32(CONFIG_ADDRESS, port_select(bus, devfn, offset));
+    pci_port_write32(CONFIG_ADDRESS, port_select(bus, devfn, offset));
     if (width == 1)
         __asm__ volatile("inb %1, %b0" : "+a"(v) : "Nd"(port));
     else if (width == 2)
@@ -51,13 +46,13 @@ static void ports_write(unsigned segment, unsigned bus, unsigned devfn, unsigned
 {
     uint16_t port = (uint16_t)(CONFIG_DATA + (offset & 3));
     uint64_t flags = spin_lock_irqsave(&port_lock);
-    port_write32(CONFIG_ADDRESS, port_select(bus, devfn, offset));
+    pci_port_write32(CONFIG_ADDRESS, port_select(bus, devfn, offset));
     if (width == 1)
         __asm__ volatile("outb %b0, %1" : : "a"(v), "Nd"(port));
     else if (width == 2)
         __asm__ volatile("outw %w0, %1" : : "a"(v), "Nd"(port));
     else
-        port_write32(port, v);
+        pci_port_write32(port, v);
     spin_unlock_irqrestore(&port_lock, flags);
 }
 
@@ -208,32 +203,46 @@ static unsigned devfn(const struct pci_device *d)
     return (unsigned)d->slot << 3 | d->function;
 }
 
+/* Where a function was unplugged, another may be by now. */
+static uint32_t read_config(const struct pci_device *d, unsigned offset, unsigned width)
+{
+    if (atomic_load_relaxed(&d->gone))
+        return ~0u;
+    return pci_access->read(d->segment, d->bus, devfn(d), offset, width);
+}
+
+static void write_config(const struct pci_device *d, unsigned offset, unsigned width, uint32_t v)
+{
+    if (!atomic_load_relaxed(&d->gone))
+        pci_access->write(d->segment, d->bus, devfn(d), offset, width, v);
+}
+
 uint8_t pci_read8(const struct pci_device *d, unsigned offset)
 {
-    return (uint8_t)pci_access->read(d->segment, d->bus, devfn(d), offset, 1);
+    return (uint8_t)read_config(d, offset, 1);
 }
 
 uint16_t pci_read16(const struct pci_device *d, unsigned offset)
 {
-    return (uint16_t)pci_access->read(d->segment, d->bus, devfn(d), offset, 2);
+    return (uint16_t)read_config(d, offset, 2);
 }
 
 uint32_t pci_read32(const struct pci_device *d, unsigned offset)
 {
-    return pci_access->read(d->segment, d->bus, devfn(d), offset, 4);
+    return read_config(d, offset, 4);
 }
 
 void pci_write8(const struct pci_device *d, unsigned offset, uint8_t v)
 {
-    pci_access->write(d->segment, d->bus, devfn(d), offset, 1, v);
+    write_config(d, offset, 1, v);
 }
 
 void pci_write16(const struct pci_device *d, unsigned offset, uint16_t v)
 {
-    pci_access->write(d->segment, d->bus, devfn(d), offset, 2, v);
+    write_config(d, offset, 2, v);
 }
 
 void pci_write32(const struct pci_device *d, unsigned offset, uint32_t v)
 {
-    pci_access->write(d->segment, d->bus, devfn(d), offset, 4, v);
+    write_config(d, offset, 4, v);
 }

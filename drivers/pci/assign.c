@@ -44,7 +44,7 @@ static const struct pci_device *bridge_above(const struct pci_device *d)
     const struct pci_device *b;
     list_for_each_entry(b, &pci_devices, link)
     {
-        if ((b->header_type & 0x7f) == PCI_HEADER_BRIDGE && b->segment == d->segment &&
+        if (pci_is_bridge(b) && b->segment == d->segment &&
             pci_read8(b, PCI_SECONDARY_BUS) == d->bus)
             return b;
     }
@@ -64,7 +64,7 @@ static uint64_t conflict(const struct pci_device *d, uint64_t start, uint64_t en
             if (b->size && !b->io && b->base && overlaps(start, end, b->base, b->base + b->size))
                 return b->base;
         }
-        if ((o->header_type & 0x7f) == PCI_HEADER_BRIDGE) {
+        if (pci_is_bridge(o)) {
             struct window w = bridge_window(o);
             if (w.end && overlaps(start, end, w.start, w.end))
                 return w.start;

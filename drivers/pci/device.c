@@ -1,10 +1,10 @@
 /* One PCI function: capabilities, BAR mapping, MSI-X table. */
+#include <weir/atomic.h>
 #include <weir/errno.h>
 #include <weir/mm.h>
 #include <weir/printk.h>
 
 #include "pci_internal.h"
-
 
 static unsigned next_capability(const struct pci_device *d, unsigned pointer_at)
 {
@@ -46,6 +46,26 @@ void *pci_map_bar(struct pci_device *d, unsigned bar)
     if (!b->mapped)
         b->mapped = vmap_phys(b->base, b->size, VMAP_RW | VMAP_UNCACHED);
     return b->mapped;
+}
+
+void pci_unmap_bars(struct pci_device *d)
+{
+    for (unsigned i = 0; i < ARRAY_SIZE(d->bar); i++) {
+        if (d->bar[i].mapped)
+            vunmap(d->bar[i].mapped);
+        d->bar[i].mapped = NULL;
+    }
+}
+
+void pci_get(struct pci_device *d)
+{
+    atomic_fetch_add(&d->refs, 1);
+}
+
+void pci_put(struct pci_device *d)
+{
+    if (atomic_fetch_sub(&d->refs, 1) == 1)
+        kfree(d);
 }
 
 /* ---- MSI-X, PCI 3.0 section 6.8.2 ---- */

@@ -74,7 +74,7 @@ static unsigned bar_read(struct pci_device *d, unsigned index, unsigned count)
 
 static void bars_read(struct pci_device *d)
 {
-    unsigned count = (d->header_type & 0x7f) == PCI_HEADER_BRIDGE ? 2 : 6;
+    unsigned count = pci_is_bridge(d) ? 2 : 6;
     uint16_t command = pci_read16(d, PCI_COMMAND);
     pci_write16(d, PCI_COMMAND, command & (uint16_t)~(PCI_COMMAND_IO | PCI_COMMAND_MEMORY));
     for (unsigned i = 0; i < count;)
@@ -99,13 +99,31 @@ static void bridge_found(struct walk *w, struct pci_device *d)
     walk_add_bus(w, secondary);
 }
 
+struct pci_device *pci_find_function(unsigned segment, unsigned bus, unsigned devfn)
+{
+    struct pci_device *d;
+    list_for_each_entry(d, &pci_devices, link)
+    {
+        if (d->segment == segment && d->bus == bus && ((unsigned)d->slot << 3 | d->function) == devfn)
+            return d;
+    }
+    return NULL;
+}
+
 static void function_found(struct walk *w, unsigned bus, unsigned slot, unsigned function)
 {
+    struct pci_device *known = pci_find_function(w->segment, bus, slot << 3 | function);
+    if (known) {
+        if (pci_is_bridge(known))
+            walk_add_bus(w, pci_read8(known, PCI_SECONDARY_BUS));
+        return;
+    }
     struct pci_device *d = kzalloc(sizeof(*d));
     if (!d) {
         log_error("pci: no memory for function %02x:%02x.%u", bus, slot, function);
         return;
     }
+    d->refs = 1;
     d->segment = (uint16_t)w->segment;
     d->bus = (uint8_t)bus;
     d->slot = (uint8_t)slot;
@@ -118,14 +136,14 @@ static void function_found(struct walk *w, unsigned bus, unsigned slot, unsigned
     snprintf(d->name, sizeof(d->name), "%04x:%02x:%02x.%u", w->segment & 0xffff, bus & 0xff,
              slot & 0x1f, function & 7);
     bars_read(d);
-    if ((d->header_type & 0x7f) == PCI_HEADER_BRIDGE) {
+    if (pci_is_bridge(d)) {
         bridge_found(w, d);
     } else {
         d->subsystem_vendor = pci_read16(d, PCI_SUBSYSTEM_VENDOR);
         d->subsystem = pci_read16(d, PCI_SUBSYSTEM_ID);
-        d->interrupt_line = pci_read8(d, PCI_INTERRUPT_LINE);
-        d->interrupt_pin = pci_read8(d, PCI_INTERRUPT_PIN);
     }
+    d->interrupt_line = pci_read8(d, PCI_INTERRUPT_LINE);
+    d->interrupt_pin = pci_read8(d, PCI_INTERRUPT_PIN);
     list_add_tail(&pci_devices, &d->link);
     log_debug("pci %s: %04x:%04x class %06x", d->name, d->vendor, d->device, d->class_code);
 }
@@ -168,26 +186,46 @@ void pci_enumerate(void)
     pci_assign_bars();
     struct pci_device *d;
     list_for_each_entry(d, &pci_devices, link)
-        pci_probe_msix(d);
+    {
+        if (!d->msix_entries)
+            pci_probe_msix(d);
+    }
 }
 
 /* ---- drivers ---- */
+
+void pci_probe(struct pci_device *d)
+{
+    d->probed = true;
+    for (const struct pci_driver *const *p = pci_drivers_start; p < pci_drivers_end; p++) {
+        if (!(*p)->match(d))
+            continue;
+        if ((*p)->probe(d) == 0)
+            d->driver = *p;
+        break;
+    }
+}
+
+void pci_start(struct pci_device *d)
+{
+    if (!d->driver || d->started)
+        return;
+    d->started = true;
+    int error = d->driver->start(d);
+    if (error) {
+        log_error("pci %s: %s did not start: error %d", d->name, d->driver->name, -error);
+        d->driver = NULL;
+    }
+}
 
 static void pci_bus_init(void)
 {
     pci_access_init();
     pci_enumerate();
+    acpi_slots_init();
     struct pci_device *d;
     list_for_each_entry(d, &pci_devices, link)
-    {
-        for (const struct pci_driver *const *p = pci_drivers_start; p < pci_drivers_end; p++) {
-            if (!(*p)->match(d))
-                continue;
-            if ((*p)->probe(d) == 0)
-                d->driver = *p;
-            break;
-        }
-    }
+        pci_probe(d);
 }
 INIT_CALL(INIT_BUS, pci_bus_init);
 
@@ -195,14 +233,6 @@ static void pci_driver_init(void)
 {
     struct pci_device *d;
     list_for_each_entry(d, &pci_devices, link)
-    {
-        if (!d->driver)
-            continue;
-        int error = d->driver->start(d);
-        if (error) {
-            log_error("pci %s: %s did not start: error %d", d->name, d->driver->name, -error);
-            d->driver = NULL;
-        }
-    }
+        pci_start(d);
 }
 INIT_CALL(INIT_DRIVER, pci_driver_init);

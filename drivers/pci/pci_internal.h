@@ -46,8 +46,37 @@ extern const struct pci_access *pci_access; /* chosen by pci_access_init; tests 
 void pci_access_init(void);
 unsigned pci_segment_count(void);           /* segments that can be reached, at least 1 */
 
-extern struct list pci_devices;             /* in bus order; fixed after INIT_BUS */
-void pci_enumerate(void);
+extern struct list pci_devices;             /* in bus order; after INIT_DRIVER the hot-plug thread's */
+void pci_enumerate(void);                   /* finds what is not in the list yet */
+void pci_probe(struct pci_device *d);
+void pci_start(struct pci_device *d);
+struct pci_device *pci_find_function(unsigned segment, unsigned bus, unsigned devfn);
+static inline bool pci_is_bridge(const struct pci_device *d)
+{
+    return (d->header_type & 0x7f) == PCI_HEADER_BRIDGE;
+}
+
+/* hotplug.c; the hot-plug thread calls all but pci_hotplug_wake */
+void pci_hotplug_scan(void);                /* functions that came: probe, plan, start */
+/* All functions of a slot, or of a bus with slot < 0, and what is behind them. False: a driver cannot let go. */
+bool pci_hotplug_remove(unsigned segment, unsigned bus, int slot, bool surprise);
+bool pci_slot_empty(unsigned segment, unsigned bus, int slot);
+/* acpi_slots.c: QEMU's ACPI hot-plug registers; pcie_slots.c: native slots of PCI Express ports. */
+void acpi_slots_init(void);
+bool acpi_slots_manage(const struct pci_device *bridge);
+void acpi_slots_look(void);
+void pcie_slots_look(void);
+
+static inline uint32_t pci_port_read32(uint16_t port)
+{
+    uint32_t v;
+    __asm__ volatile("inl %1, %0" : "=a"(v) : "Nd"(port));
+    return v;
+}
+static inline void pci_port_write32(uint16_t port, uint32_t v)
+{
+    __asm__ volatile("outl %0, %1" : : "a"(v), "Nd"(port));
+}
 void pci_assign_bars(void);
 void pci_probe_msix(struct pci_device *d);
 #endif

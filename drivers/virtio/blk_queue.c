@@ -117,8 +117,11 @@ static int fill_locked(struct blk_queue *q, struct list *requests, struct list *
             list_del(&r->link);
             q->requests++;
         }
-        if (error)
-            block_piece_done(r, -EIO, done);
+        if (error) {
+            /* Fenced, or unplugged since the block core looked. */
+            bool removed = atomic_load_relaxed(&r->device->removed);
+            block_piece_done(r, removed ? -ENODEV : -EIO, done);
+        }
     }
     return 0;
 }
@@ -265,10 +268,19 @@ static bool queue_pending(void *arg)
     return virtqueue_has_used(q->vq);
 }
 
+static void queue_polled(void *arg, bool polled)
+{
+    struct blk_queue *q = arg;
+    uint64_t flags = spin_lock_irqsave(&q->lock);
+    q->interrupts = !polled;
+    spin_unlock_irqrestore(&q->lock, flags);
+}
+
 const struct irq_service blk_queue_service = {
     .serve = queue_serve,
     .busy = queue_busy,
     .pending = queue_pending,
+    .polled = queue_polled,
 };
 
 void blk_queue_abort(struct blk_queue *q, int status)
@@ -318,6 +330,7 @@ const struct block_driver_ops blk_block_ops = {
     .submit = blk_submit,
     .poll = blk_poll,
     .stats = blk_stats,
+    .release = blk_release,
 };
 
 /* ---- start ---- */

@@ -31,6 +31,8 @@ struct virtio_transport_ops {
     volatile uint16_t *(*queue_doorbell)(struct virtio_device *d, unsigned index);
     /* Cut the device off from memory when reset does not help (bus mastering off). */
     void (*isolate)(struct virtio_device *d);
+    /* The device reads as all ones: whoever watches its slot should look. NULL = nobody does. */
+    void (*vanished)(struct virtio_device *d);
     /* State the vector demand to core/irq on the device's behalf. */
     int (*demand)(struct virtio_device *d, const struct irq_demand *demand);
 };

@@ -23,12 +23,17 @@ static void add_status(struct virtio_device *d, uint8_t bits)
     d->transport->status_write(d, d->transport->status_read(d) | bits);
 }
 
-/* Write 0 and wait until the device says that it is done. */
+#define STATUS_GONE 0xffu /* what a bus reads where nothing is */
+
+/* Write 0 and wait until the device says that it is done. -ENODEV: it is not there any more. */
 static int reset_and_wait(struct virtio_device *d)
 {
     d->transport->status_write(d, 0);
     uint64_t deadline = clock_monotonic_ns() + RESET_TIMEOUT_NS;
-    while (d->transport->status_read(d) != 0) {
+    uint8_t status;
+    while ((status = d->transport->status_read(d)) != 0) {
+        if (status == STATUS_GONE)
+            return -ENODEV;
         if (clock_monotonic_ns() > deadline) {
             log_error("%s: does not come out of reset", d->name);
             return -ETIMEDOUT;
@@ -173,7 +178,7 @@ static bool config_serve(void *arg)
     if (atomic_load_relaxed(&d->broken) || !d->driver_ok)
         return false;
     uint8_t status = d->transport->status_read(d);
-    if (status == 0xff)
+    if (status == STATUS_GONE)
         virtio_fence(d, "it has vanished");
     else if (status & VIRTIO_STATUS_NEEDS_RESET)
         virtio_fence(d, "it asks for a reset");
@@ -218,6 +223,7 @@ int virtio_demand(struct virtio_device *d, enum irq_class class, unsigned source
 static spinlock_t fence_lock = SPINLOCK_INIT; /* f, interrupts off; innermost */
 static struct list fence_list = LIST_INIT(fence_list); /* f */
 static struct wait_queue fence_wait = WAIT_QUEUE_INIT(fence_wait);
+static struct wait_queue fence_over_wait = WAIT_QUEUE_INIT(fence_over_wait);
 static bool fence_thread_started; /* a */
 
 static struct virtio_device *fence_next(void)
@@ -232,14 +238,26 @@ static struct virtio_device *fence_next(void)
     return d;
 }
 
-static void fence_finish(struct virtio_device *d)
+/* Cookies go back only when the device cannot write to their memory any more. */
+static int silence(struct virtio_device *d)
 {
-    /* Cookies go back only when the device cannot write to their memory any more. */
-    if (reset_and_wait(d))
+    int error = reset_and_wait(d);
+    if (error == -ETIMEDOUT)
         d->transport->isolate(d);
     atomic_store_release(&d->fence_done, true);
+    return error;
+}
+
+static void fence_finish(struct virtio_device *d)
+{
+    int error = silence(d);
     if (d->on_fenced)
         d->on_fenced(d);
+    if (error == -ENODEV && d->transport->vanished)
+        d->transport->vanished(d);
+    /* The device may be taken apart by who waits for this. */
+    atomic_store_release(&d->fence_over, true);
+    wake_all(&fence_over_wait);
 }
 
 static void fence_thread(void *arg)
@@ -285,12 +303,14 @@ void virtio_driver_ok(struct virtio_device *d)
 
 void virtio_stop(struct virtio_device *d)
 {
+    if (d->stopped)
+        return;
+    d->stopped = true;
+    if (atomic_exchange(&d->broken, true))
+        wait_event(&fence_over_wait, atomic_load_acquire(&d->fence_over));
+    else
+        silence(d);
     d->driver_ok = false;
-    atomic_store_release(&d->broken, true);
-    if (reset_and_wait(d))
-        d->transport->isolate(d);
-    if (d->irq) {
+    if (d->irq)
         irq_release(d->irq);
-        d->irq = NULL;
-    }
 }

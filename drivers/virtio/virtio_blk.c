@@ -104,6 +104,24 @@ static void blk_free(struct blk_disk *disk)
     kfree(disk);
 }
 
+void blk_release(struct block_device *d)
+{
+    blk_free(d->driver_data);
+}
+
+/* Requests in flight end with -ENODEV, sleepers for room included. The memory stays until the last user
+ * of the block device lets go. */
+static void blk_remove(struct pci_device *pci, bool surprise)
+{
+    struct blk_disk *disk = pci->driver_data;
+    block_unregister(&disk->block);
+    virtio_stop(disk->virtio);
+    for (unsigned i = 0; i < disk->block.queue_count; i++)
+        blk_queue_abort(&disk->queues[i], -ENODEV);
+    log_info("%s: %s", disk->block.name, surprise ? "has vanished" : "unplugged");
+    block_put(&disk->block);
+}
+
 static void blk_fenced(struct virtio_device *v)
 {
     struct blk_disk *disk = v->driver_data;
@@ -249,5 +267,6 @@ static const struct pci_driver virtio_blk_driver = {
     .match = blk_match,
     .probe = blk_probe,
     .start = blk_start,
+    .remove = blk_remove,
 };
 PCI_DRIVER(virtio_blk_driver);

@@ -26,7 +26,7 @@ struct blk_queue {
     struct blk_slot *slots;         /* I */
     struct blk_slot *free;          /* l */
     struct virtio_buffer *buffers;  /* l one chain: header, data, status */
-    bool interrupts;                /* I false = an irq poller looks, or submitters do (poll_only) */
+    bool interrupts;                /* l false = an irq poller looks, or submitters do (poll_only) */
     bool poll_only;                 /* I for polled requests */
     uint64_t completions;           /* a written under l; a full ring's waiters watch it */
     struct wait_queue room;         /* submitters that wait for a completion; exclusive */
@@ -43,6 +43,7 @@ struct blk_disk {
 
 extern const struct block_driver_ops blk_block_ops;
 extern const struct irq_service blk_queue_service;
+void blk_release(struct block_device *d);
 int blk_queue_start(struct blk_disk *disk, unsigned index) __must_check;
 /* The device is reset: end what it had with `status`, once. */
 void blk_queue_abort(struct blk_queue *q, int status);

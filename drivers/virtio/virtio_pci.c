@@ -181,6 +181,11 @@ static void isolate(struct virtio_device *d)
     pci_enable(d->pci, true, false, false);
 }
 
+static void vanished(struct virtio_device *d)
+{
+    pci_hotplug_wake();
+}
+
 /* ---- interrupts ---- */
 
 static int write_message(void *device, unsigned entry, uint64_t address, uint32_t data)
@@ -239,6 +244,7 @@ static const struct virtio_transport_ops transport_ops = {
     .queue_enable = queue_enable,
     .queue_doorbell = queue_doorbell,
     .isolate = isolate,
+    .vanished = vanished,
     .demand = demand,
 };
 
@@ -320,6 +326,7 @@ struct virtio_device *virtio_pci_create(struct pci_device *pci, const char *driv
         kfree(v);
         return NULL;
     }
+    pci_get(pci);
     pci_enable(pci, true, false, true);
     if (pci->msix_entries && pci_msix_enable(pci))
         log_warn("%s: MSI-X cannot be enabled", d->name);
@@ -330,5 +337,7 @@ void virtio_pci_destroy(struct virtio_device *d)
 {
     pci_msix_disable(d->pci);
     pci_enable(d->pci, false, false, false);
+    pci_unmap_bars(d->pci);
+    pci_put(d->pci);
     kfree(self(d));
 }

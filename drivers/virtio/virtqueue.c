@@ -178,6 +178,8 @@ void virtio_shutdown(struct virtio_device *d)
 {
     while (!list_empty(&d->queues))
         free_queue(list_first(&d->queues, struct virtqueue, link));
+    irq_free(d->irq);
+    d->irq = NULL;
 }
 
 void virtqueue_assert_served(struct virtio_device *d)
@@ -249,9 +251,9 @@ bool virtqueue_kick_prepare(struct virtqueue *q)
 
 void virtqueue_notify(struct virtqueue *q)
 {
-    assert(q->device->driver_ok || q->device->broken);
     if (unlikely(atomic_load_relaxed(&q->device->broken)))
         return;
+    assert(q->device->driver_ok || q->device->broken);
     q->stats.notifies++; /* statistics: a lost increment between two submitters is accepted */
     *q->doorbell = (uint16_t)q->index;
 }

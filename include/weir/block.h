@@ -73,6 +73,8 @@ struct block_device {
     void *driver_data;
     char serial[21];
     struct list link;             /* the device list's lock */
+    unsigned refs;                /* the device list's lock; one is the registration's */
+    unsigned number;              /* behind the name; free again with the last reference */
 };
 struct block_driver_ops {
     /* Put requests on hardware queue `queue`; one doorbell for the list as far as there is room. May
@@ -81,12 +83,17 @@ struct block_driver_ops {
     void (*submit)(struct block_device *d, unsigned queue, struct list *requests);
     bool (*poll)(struct block_device *d, unsigned queue); /* take completions; true if there were any */
     void (*stats)(struct block_device *d, struct block_stats *out);
+    /* Unregistered, and the last reference has gone: nobody can submit any more. Thread context. NULL =
+     * the device is never unregistered. */
+    void (*release)(struct block_device *d);
 };
 
 /* ---- for drivers ---- */
-/* Names the device and makes it visible. 0 or -EINVAL (impossible limits). */
+/* Names the device (the first letter that is free) and makes it visible. 0 or -EINVAL (impossible limits). */
 int block_register(struct block_device *d) __must_check;
-void block_unregister(struct block_device *d); /* new requests end with -ENODEV */
+/* Hides the device: nobody finds it, new requests end with -ENODEV. The registration's reference stays,
+ * for the driver to put when it has ended what was in flight. */
+void block_unregister(struct block_device *d);
 /* One device request out of what is left of r: sectors [*sector, *sector + *sectors), and for reads and
  * writes `*count` segments in `out` (room for limits.max_segments). Each part is counted in r->pieces, where the
  * last (r->cursor.last) takes over from the splitting itself. False when nothing is left, or with r->status -EINVAL
@@ -100,8 +107,14 @@ void block_split_undo(struct block_request *r, const struct block_cursor *before
 void block_piece_done(struct block_request *r, int status, struct list *done);
 void block_end_list(struct list *done);
 /* ---- for users ---- */
-struct block_device *block_find(const char *name);  /* NULL if absent */
-struct block_device *block_next(struct block_device *after); /* iterate; NULL starts and ends */
+/* A device is valid as long as one has a reference; a forgotten block_put costs the memory of a device
+ * that was unplugged, no more. */
+struct block_device *block_find(const char *name);  /* with a reference; NULL if absent */
+/* Iterate; NULL starts and ends. Gives back the reference to `after`, takes one to the next: who leaves
+ * the loop early keeps one. After an unplugged device the iteration ends. */
+struct block_device *block_next(struct block_device *after);
+void block_get(struct block_device *d);
+void block_put(struct block_device *d);             /* thread context */
 void block_submit(struct block_request *r);         /* thread context, no spinlock; may sleep */
 int block_submit_wait(struct block_request *r) __must_check; /* sets end; returns status; polls if r->polled */
 /* Take completions of polled requests that this CPU has submitted; true if there were any. Thread context. */

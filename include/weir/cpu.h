@@ -95,6 +95,8 @@ vector_handler vector_get_handler(unsigned vector); /* NULL = spurious */
 /* Vectors that arch keeps for itself (timer, reschedule, call, error, spurious): set bits. */
 void vector_reserved(uint64_t mask[4]);
 uint64_t vector_spurious_count(void);
+/* Has this CPU an interrupt of the vector that it has not taken yet? Interrupts off. */
+bool vector_pending(unsigned vector);
 
 /* Route a level-triggered legacy interrupt line (ACPI GSI) to a vector on a CPU, or mask it. 0 or -ENODEV. */
 int ioapic_route(unsigned gsi, unsigned vector, unsigned cpu, bool level, bool active_low) __must_check;
@@ -108,6 +110,9 @@ __noreturn void machine_exit(int status);
 /* Called in interrupt context when the ACPI power button is pressed or Ctrl-C arrives on the serial
  * console; NULL = power off at once. */
 void machine_set_power_button(void (*fn)(void *), void *arg);
+/* Enable an ACPI general-purpose event of block 0; fn runs in interrupt context each time it is raised, after
+ * the event was cleared. One event at a time. -ENODEV: this machine has no such event. Thread context. */
+int acpi_gpe_enable(unsigned gpe, void (*fn)(void *), void *arg) __must_check;
 /* Serial console input: called in interrupt context for each byte received (Ctrl-C excepted). */
 void console_set_input(void (*fn)(char c));
 /* Physical address of the ACPI RSDP (0 if none) and of a table by signature (NULL if absent). */

@@ -1,9 +1,10 @@
 /*
  * The process-wide vector budget (core/irq): demands in, grants out, binding of grants to IDT vectors,
  * MSI-X messages and pollers. Two phases: drivers call irq_demand() at INIT_BUS, the planner runs at
- * INIT_PLAN, drivers bind at INIT_DRIVER.
+ * INIT_PLAN, drivers bind at INIT_DRIVER. A device that comes later states its demand, then irq_replan()
+ * plans again with all demands: running devices lose or gain vectors, under I/O. irq_release() plans again too.
  *
- * A device owns its struct irq_device from irq_demand() to irq_release(). A source is one thing that
+ * A device owns its struct irq_device from irq_demand() to irq_free(). A source is one thing that
  * must be served: a queue (or a receive/transmit pair), or the configuration change.
  *
  * Command line: irq.vectors=N lowers the pool to N vectors; irq.pollers=N sets the number of poller
@@ -17,7 +18,7 @@
 enum irq_class { IRQ_CLASS_BLOCK, IRQ_CLASS_NET, IRQ_CLASS_OTHER };
 /* The ladder, best first. Nothing ever falls off its end. */
 enum irq_grant { IRQ_GRANT_OWN, IRQ_GRANT_DEVICE_SHARED, IRQ_GRANT_DEVICE_ONE, IRQ_GRANT_SYSTEM_SHARED,
-                 IRQ_GRANT_POLLED };
+                 IRQ_GRANT_POLLED, IRQ_GRANTS };
 
 struct irq_device;
 
@@ -45,8 +46,11 @@ struct irq_device_ops {
 /* States a demand. NULL without memory. Thread context, INIT_BUS. */
 struct irq_device *irq_demand(const struct irq_demand *demand, const struct irq_device_ops *ops, void *device);
 
-/* What the planner gave; valid after INIT_PLAN. Source i uses MSI-X entry irq_entry_of(d, i), or -1 = no
- * entry (polled, INTx). The configuration change is source IRQ_CONFIG. Entries are fixed for the life
+/* Plan again: a demand was added. Thread context. */
+void irq_replan(void);
+
+/* What the planner gave; valid after INIT_PLAN. Source i uses MSI-X entry irq_entry_of(d, i), or -1 = the
+ * device has none. A polled source has an entry too, masked, for the day when it gets a vector. The configuration change is source IRQ_CONFIG. Entries are fixed for the life
  * of the device; several sources may have the same. */
 #define IRQ_CONFIG (~0u)
 enum irq_grant irq_grant_of(const struct irq_device *d, unsigned source);
@@ -61,6 +65,9 @@ struct irq_service {
     bool (*busy)(void *arg);
     /* Has the device finished something that nobody has taken yet? For the watchdog; NULL = not watched. */
     bool (*pending)(void *arg);
+    /* The source is polled from now on, or no longer: arm the device's interrupts or leave them off. Thread
+     * context; serve is called right after. NULL = all the same to it. */
+    void (*polled)(void *arg, bool polled);
 };
 /* Once irq_bind returns, the source is served, whatever rung of the ladder that takes; it cannot fail,
  * only degrade (return value: the grant in force). `cpu` is the wished CPU (taken modulo the number of
@@ -77,8 +84,10 @@ void irq_source_busy(struct irq_device *d, unsigned source);
 /* Follow a thread: move the source's vector to another CPU (thread context). Ignored when the vector
  * is shared or the source is polled. */
 void irq_set_affinity(struct irq_device *d, unsigned source, unsigned cpu);
-/* Undo: no handler of this device runs any more when it returns. Vectors go back to the pool. */
+/* Undo: no handler and no poller of this device runs any more when it returns. Vectors go back to the
+ * pool and other devices gain them. irq_source_busy and irq_set_affinity do nothing from now on. */
 void irq_release(struct irq_device *d);
+void irq_free(struct irq_device *d);  /* released, and nobody calls anything with it any more; NULL allowed */
 /* The plan, one line a device, to a buffer (/proc/weir/vectors); returns characters. */
 size_t irq_plan_print(char *buf, size_t size);
 /* /proc/interrupts in Linux's form. */

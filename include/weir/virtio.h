@@ -30,7 +30,9 @@ struct virtio_device {
     struct irq_device *irq;      /* from virtio_demand */
     bool driver_ok;              /* notifications may be sent */
     bool broken;                 /* a fenced: a queue lied, or surprise removal */
-    bool fence_done;             /* a device is reset after fencing; cookies may be taken back */
+    bool fence_done;             /* a device is reset after fencing or stopping; cookies may be taken back */
+    bool fence_over;             /* a on_fenced has returned */
+    bool stopped;                /* virtio_stop was called */
     /* Thread context, once, after a fenced device was reset. May be NULL. */
     void (*on_fenced)(struct virtio_device *d);
     void *driver_data;           /* the driver's */
@@ -67,9 +69,10 @@ uint64_t virtio_device_features(struct virtio_device *d);
 int virtio_negotiate(struct virtio_device *d, uint64_t wanted, uint64_t required) __must_check;
 void virtio_driver_ok(struct virtio_device *d); /* asserts that each queue has a service; sends held-back kicks */
 void virtio_fail(struct virtio_device *d);      /* status FAILED; the device stays unused until a reset */
-/* Stop: reset the device (bounded), release its vectors, destroy its queues. Take back cookies with
- * virtqueue_detach between virtio_stop and this. */
+/* Stop: reset the device (bounded; at once when it has vanished), release its vectors. Its queues answer
+ * -EIO from here on; take their cookies back with virtqueue_detach. May be called again. */
 void virtio_stop(struct virtio_device *d);
+/* Destroy the queues, when nobody calls anything with the device or its queues any more. */
 void virtio_shutdown(struct virtio_device *d);
 /* Fence a lying or vanished device. Any context; the rest happens in a thread. */
 void virtio_fence(struct virtio_device *d, const char *why);

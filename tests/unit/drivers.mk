@@ -1,5 +1,5 @@
 # Vector planner, ring, virtio core, block core.
-UNIT_TESTS += ring planner virtio virtio_pci block_split bench_blk
+UNIT_TESTS += ring planner virtio virtio_pci block_split aml_slots bench_blk
 UNIT_SRC_ring := tests/unit/test_ring.c tests/unit/fake_ring.c drivers/virtio/ring_split.c
 UNIT_SRC_planner := tests/unit/test_planner.c core/irq/planner.c
 UNIT_SRC_virtio := tests/unit/test_virtio.c tests/unit/fake_ring.c drivers/virtio/virtio.c drivers/virtio/virtqueue.c \
@@ -7,3 +7,4 @@ UNIT_SRC_virtio := tests/unit/test_virtio.c tests/unit/fake_ring.c drivers/virti
 UNIT_SRC_block_split := tests/unit/test_block_split.c core/block/split.c
 UNIT_SRC_virtio_pci := tests/unit/test_virtio_pci.c drivers/virtio/virtio_pci.c drivers/pci/device.c
 UNIT_SRC_bench_blk := tests/unit/test_bench_blk.c core/block/bench_options.c core/block/bench_pattern.c
+UNIT_SRC_aml_slots := tests/unit/test_aml_slots.c drivers/pci/aml_slots.c

@@ -190,6 +190,7 @@ int block_read(struct block_device *b, uint64_t offset, void *buf, size_t len) {
 int block_write(struct block_device *b, uint64_t offset, const void *buf, size_t len) { return transfer(b, BLOCK_WRITE, offset, (void *)buf, len); }
 struct block_device *block_find(const char *name) { return NULL; }
 struct block_device *block_next(struct block_device *after) { return NULL; }
+void block_put(struct block_device *d) { }
 
 /* Services that the tests do not need. */
 void console_set_input(void (*fn)(char c)) {}

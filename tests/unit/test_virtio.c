@@ -122,13 +122,14 @@ static void isolate(struct virtio_device *d) { F.isolated++; }
 static int demand(struct virtio_device *d, const struct irq_demand *x) { return 0; }
 static const struct virtio_transport_ops ops = {
     status_read, status_write, features_read, features_write, generation, config_size, config_read, config_write8,
-    config_vector, queue_vector, queue_count, queue_size, queue_setup, queue_enable, queue_doorbell, isolate, demand,
+    config_vector, queue_vector, queue_count, queue_size, queue_setup, queue_enable, queue_doorbell, isolate, NULL, demand,
 };
 
 /* ---- core/irq as far as virtio needs it: entries 1 and 2 for sources 0 and 1, then entry 0, then polled ---- */
 
 static int entry[2];
 static bool bound[2];
+void irq_free(struct irq_device *d) { }
 int irq_entry_of(const struct irq_device *d, unsigned s) { return s == IRQ_CONFIG ? 0 : entry[s]; }
 int irq_refused(struct irq_device *d, unsigned s) { return entry[s] = entry[s] > 0 ? 0 : -1; }
 bool irq_bound(const struct irq_device *d, unsigned s) { return bound[s]; }

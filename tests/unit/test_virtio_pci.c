@@ -30,6 +30,7 @@ uint8_t pci_read8(const struct pci_device *d, unsigned o) { return (uint8_t)pci_
 uint16_t pci_read16(const struct pci_device *d, unsigned o) { return (uint16_t)pci_access->read(0, 0, 0, o, 2); }
 uint32_t pci_read32(const struct pci_device *d, unsigned o) { return pci_access->read(0, 0, 0, o, 4); }
 void pci_write16(const struct pci_device *d, unsigned o, uint16_t v) { pci_access->write(0, 0, 0, o, 2, v); }
+void pci_hotplug_wake(void) { }
 struct irq_device *irq_demand(const struct irq_demand *d, const struct irq_device_ops *o, void *x) { return NULL; }
 
 static unsigned last;
@@ -57,7 +58,7 @@ static int setup(void **state)
     last = 0;
     pci_access = &access_fake;
     config[PCI_STATUS] = PCI_STATUS_CAPABILITIES;
-    P = (struct pci_device){ .vendor = 0x1af4, .device = 0x1042, .name = "0000:00:01.0" };
+    P = (struct pci_device){ .vendor = 0x1af4, .device = 0x1042, .refs = 1, .name = "0000:00:01.0" };
     P.bar[4] = (struct pci_bar){ .base = (uint64_t)bar, .size = sizeof(bar), .is64 = true, .mapped = bar };
     return 0;
 }
