@@ -5,7 +5,7 @@
 
 weir-threads          every thread: state, CPU, where it stands
 weir-bt TID|NAME      backtrace of a thread that is not running
-weir-cpus             every CPU: current thread, run queue, page table, cross calls that it owes
+weir-cpus             every CPU: current thread, run queue in its order, page table, cross calls that it owes
 """
 import gdb
 
@@ -59,6 +59,22 @@ def saved_frames(thread, depth=16):
         rip, rbp = word(rbp + 8), word(rbp)
 
 
+def queued(cpu):
+    """Names of the threads that wait in a CPU's run queue, the next one first."""
+    rq_type, entity, thread = (gdb.lookup_type("struct " + name) for name in ("run_queue", "policy_entity", "thread"))
+    offset = next(f.bitpos // 8 for f in thread.fields() if f.name == "entity")
+
+    def walk(node):
+        if not int(node):
+            return []
+        t = gdb.Value(int(node.cast(entity.pointer())) - offset).cast(thread.pointer()).dereference()
+        return walk(node["left"]) + [f"{t['name'].string()} ({int(t['tid'])})"] + walk(node["right"])
+
+    if not int(cpu["rq"]):
+        return []
+    return walk(cpu["rq"].cast(rq_type.pointer()).dereference()["policy"]["tree"]["root"])
+
+
 class Threads(gdb.Command):
     def __init__(self):
         super().__init__("weir-threads", gdb.COMMAND_STATUS)
@@ -97,9 +113,9 @@ class Cpus(gdb.Command):
             arch = c["arch"].cast(gdb.lookup_type("struct arch_cpu").pointer()).dereference()
             name = c["running"]["name"].string() if int(c["running"]) else "-"
             owed = [i * 64 + b for i in range(4) for b in range(64) if int(arch["incoming"]["bits"][i]) >> b & 1]
-            queue = f"rq {int(c['rq']):#x}" if int(c["rq"]) else "no rq"
             print(f"CPU {int(c['id']):3} APIC {int(c['apic_id']):3} {name:16} irq_depth {int(c['irq_depth'])} "
-                  f"need_resched {int(c['need_resched'])} {queue} pagetable {int(c['pagetable']):#x}"
+                  f"need_resched {int(c['need_resched'])} pagetable {int(c['pagetable']):#x}"
+                  + f" queue [{', '.join(queued(c))}]"
                   + (f" owes calls to CPUs {owed}" if owed else "")
                   + (f" waits for {int(arch['call_left'])} answers" if int(arch["call_left"]) else ""))
 

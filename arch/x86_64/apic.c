@@ -173,7 +173,7 @@ void apic_timer_nap(uint32_t ticks)
     vector_set_handler(VECTOR_TIMER, NULL, NULL);
 }
 
-/* The counter at a TSC value, to half of *width. A preempted vCPU stretches a reading; the tightest of several counts. */
+/* The counter at a TSC value, to half of *width. A preempted vCPU stretches a reading: the tightest of some counts. */
 static uint32_t counter_sample(uint64_t *tsc, uint64_t *width)
 {
     uint32_t value = 0;

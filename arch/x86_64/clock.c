@@ -1,7 +1,7 @@
 /*
- * Clocks. Time is the TSC scaled; its rate comes from CPUID where a leaf tells, from KVM's clock page, or from the
- * HPET, the ACPI timer or the PIT. Where nobody promises that the TSC is the same on all CPUs, KVM's page is read
- * instead where there is one, and readings are held monotonic by a shared maximum.
+ * Clocks. Time is the TSC scaled; its rate comes from CPUID where a leaf tells exactly, from KVM's clock page, from the
+ * HPET, the ACPI timer or the PIT, or is the nominal one. Where nobody promises that the TSC is the same on all CPUs,
+ * KVM's page is read instead where there is one, and readings are held monotonic by a shared maximum.
  */
 #include <weir/printk.h>
 #include <weir/string.h>
@@ -214,14 +214,12 @@ static uint64_t calibrate(void)
             break;
         last = hz;
     }
-    if (!hz) {
-        log_warn("clock: the %s does not count; taking the TSC for 1 GHz", r.name);
-        return NSEC_PER_SEC;
-    }
-    log_debug("clock: TSC measured against the %s", r.name);
+    if (hz)
+        log_debug("clock: TSC measured against the %s", r.name);
     return hz;
 }
 
+/* Exact: a hypervisor's word, or a crystal that is named. */
 static uint64_t rate_from_cpuid(void)
 {
     if (cpu_features.max_hypervisor >= 0x40000010) {
@@ -233,11 +231,14 @@ static uint64_t rate_from_cpuid(void)
         struct cpuid c = cpuid(0x15, 0);
         if (c.a && c.b && c.c)
             return (uint64_t)c.c * c.b / c.a;
-        uint32_t mhz = cpu_features.max_leaf >= 0x16 ? cpuid(0x16, 0).a & 0xffff : 0;
-        if (c.a && c.b && mhz)
-            return mhz * 1000000UL;
     }
     return 0;
+}
+
+/* The processor's nominal frequency, in whole steps of its multiplier: up to 1 % beside the truth. */
+static uint64_t rate_nominal(void)
+{
+    return cpu_features.max_leaf >= 0x16 ? (cpuid(0x16, 0).a & 0xffff) * 1000000UL : 0;
 }
 
 /* ---- KVM's clock page ---- */
@@ -314,6 +315,11 @@ void clock_init(void)
         tsc_hz = pvclock_tsc_hz(&arch_of(this_cpu())->pvclock);
     if (!tsc_hz)
         tsc_hz = calibrate();
+    if (!tsc_hz) {
+        tsc_hz = rate_nominal() ? rate_nominal() : NSEC_PER_SEC;
+        log_warn("clock: no HPET, ACPI timer or PIT counts; taking the TSC for %lu MHz",
+                 (unsigned long)(tsc_hz / 1000000));
+    }
     if (!cpu_features.tsc_reliable && pvclock_offered() && arch_of(this_cpu())->pvclock.mult) {
         pvclock_base_ns = pvclock_read();
         pvclock_stable = (cpu_features.kvm_features & KVM_FEATURE_STABLE) &&

@@ -2,8 +2,10 @@
  * Bringing up the other CPUs: all are started together, each takes a stack, reports that it has arrived, and
  * sleeps; when all have arrived (or the wait is over) the ids are made dense and all are released.
  *
- * A CPU that answers too late finds its place closed and halts for good: it has touched nothing by then.
+ * A CPU that answers too late finds its place closed and halts for good: it has touched nothing by then. So it is when
+ * start-up is tried again: INIT goes only to a CPU whose place is closed, so it never resets one that has arrived.
  */
+#include <weir/cmdline.h>
 #include <weir/printk.h>
 #include <weir/sched.h>
 #include <weir/string.h>
@@ -14,6 +16,7 @@
 #define INIT_DELAY_NS (200 * NSEC_PER_USEC)
 #define STARTUP_DELAY_NS (1 * NSEC_PER_MSEC)
 #define ATTEMPTS 2
+#define ONLINE_NS (60 * NSEC_PER_SEC) /* a host may be busy; a CPU that has arrived is only ever slow */
 
 enum ap_state { AP_WAITING, AP_ARRIVED, AP_CLOSED };
 
@@ -21,6 +24,7 @@ enum ap_state { AP_WAITING, AP_ARRIVED, AP_CLOSED };
 struct ap {
     uint32_t apic_id;   /* I */
     uint32_t state;     /* a enum ap_state */
+    uint32_t deaf;      /* a arrivals that fail, for tests: smp.deaf */
     struct cpu *cpu;    /* I before start */
 };
 
@@ -55,7 +59,7 @@ static void trampoline_install(void)
 
 static uint32_t own_apic_id(void)
 {
-    if (cpu_features.x2apic)
+    if (cpu_features.x2apic && cpu_features.max_leaf >= 0xb)
         return cpuid(0xb, 0).d;
     return cpuid(1, 0).b >> 24;
 }
@@ -69,7 +73,7 @@ void ap_start(void)
         if (aps[i].apic_id == id)
             self = &aps[i];
     }
-    if (!self || !atomic_cas(&self->state, &expected, AP_ARRIVED))
+    if (!self || (self->deaf && self->deaf--) || !atomic_cas(&self->state, &expected, AP_ARRIVED))
         cpu_stop();
     struct cpu *c = self->cpu;
     cpu_enable_features();
@@ -96,11 +100,26 @@ static unsigned missing(void)
     return n;
 }
 
-static void send_to_missing(uint32_t icr_low)
+static void send_startup(void)
 {
+    uint32_t startup = ICR_STARTUP((uint32_t)(trampoline_phys() >> PAGE_SHIFT));
     for (unsigned i = 0; i < ap_count; i++) {
         if (atomic_load_acquire(&aps[i].state) == AP_WAITING)
-            apic_send(aps[i].apic_id, icr_low);
+            apic_send(aps[i].apic_id, startup);
+    }
+}
+
+static void send_init(void)
+{
+    for (unsigned i = 0; i < ap_count; i++) {
+        uint32_t expected = AP_WAITING;
+        if (atomic_cas(&aps[i].state, &expected, AP_CLOSED))
+            apic_send(aps[i].apic_id, ICR_INIT);
+    }
+    clock_delay_ns(INIT_DELAY_NS);
+    for (unsigned i = 0; i < ap_count; i++) {
+        uint32_t expected = AP_CLOSED;
+        (void)atomic_cas(&aps[i].state, &expected, AP_WAITING);
     }
 }
 
@@ -124,17 +143,15 @@ static void add_stacks(unsigned n)
 
 static bool start_all(void)
 {
-    uint32_t startup = ICR_STARTUP((uint32_t)(trampoline_phys() >> PAGE_SHIFT));
     for (unsigned attempt = 0; attempt < ATTEMPTS; attempt++) {
         if (attempt)
             add_stacks(missing());
-        send_to_missing(ICR_INIT);
-        clock_delay_ns(INIT_DELAY_NS);
-        send_to_missing(startup);
+        send_init();
+        send_startup();
         /* The second STARTUP of the SDM's sequence is for those that did not hear the first. */
         if (wait_for_all(STARTUP_DELAY_NS))
             return true;
-        send_to_missing(startup);
+        send_startup();
         if (wait_for_all(WAIT_NS))
             return true;
         log_warn("smp: %u CPUs have not started%s", missing(), attempt + 1 < ATTEMPTS ? ", trying again" : "");
@@ -187,9 +204,30 @@ static void number_and_release(void)
     atomic_store_release(&released, true); /* ids and count before it */
     for (unsigned i = 1; i < n; i++)
         cpu_kick(i);
+    uint64_t deadline = clock_monotonic_ns() + ONLINE_NS;
     for (unsigned i = 1; i < n; i++) {
-        while (!atomic_load_acquire(&cpus[i]->online))
+        while (!atomic_load_acquire(&cpus[i]->online)) {
+            if (clock_monotonic_ns() > deadline)
+                panic("smp: CPU %u (APIC id %u) has arrived and does not go on", i, cpus[i]->apic_id);
             cpu_relax();
+        }
+    }
+}
+
+/* `smp.deaf=APICID` (repeated): that CPU does not come up; `APICID:1`: not at the first attempt, which is one arrival,
+ * for a second STARTUP does nothing to a CPU that runs. */
+static void make_deaf(void)
+{
+    const char *wish;
+    for (unsigned n = 0; (wish = cmdline_get_nth("smp.deaf", n)); n++) {
+        const char *colon = strchr(wish, ':');
+        uint64_t id = 0;
+        for (const char *p = wish; *p >= '0' && *p <= '9'; p++)
+            id = id * 10 + (uint64_t)(*p - '0');
+        for (unsigned i = 0; i < ap_count; i++) {
+            if (aps[i].apic_id == id)
+                aps[i].deaf = colon ? 1 : UINT32_MAX;
+        }
     }
 }
 
@@ -197,6 +235,7 @@ void smp_init(void)
 {
     if (!prepare(acpi_madt()))
         return;
+    make_deaf();
     trampoline_install();
     kernel_cr3 = paging_kernel_root_phys();
     (void)start_all();

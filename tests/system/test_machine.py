@@ -1,4 +1,8 @@
 """Boot, panic and power on the machines that QEMU can be: no disk, no program, only the kernel."""
+import os
+import re
+import subprocess
+
 import pytest
 
 import weirvm
@@ -89,6 +93,37 @@ def test_memory_holes_and_clock_sources(mem, kind, tmp_path):
     assert free > size * 0.97 - 8
 
 
+CLOCK_TESTS = "timer_interrupts_are_not_early,sleep_ends_after_its_deadline_and_soon,clock_never_goes_back_across_cpus"
+
+
+def tsc_khz(tmp_path, kind, trust, expected):
+    status, console = run(tmp_path, f"loglevel=debug tsc={trust} test={CLOCK_TESTS}", machine=kind, mem="256M")
+    assert status == 0, console
+    assert f"clock: TSC measured against the {expected}" in console
+    return int(re.search(r"clock: TSC (\d+) kHz", console)[1])
+
+
+@pytest.mark.parametrize("trust", ["reliable", "untrusted"])
+def test_every_clock_source_gives_the_same_rate(trust, tmp_path):
+    rate = tsc_khz(tmp_path, "q35", trust, "HPET")
+    for kind, source in [("q35,hpet=off", "ACPI timer"), ("pc,hpet=off", "ACPI timer"), ("microvm,pcie=on", "PIT")]:
+        assert tsc_khz(tmp_path, kind, trust, source) == pytest.approx(rate, rel=0.002)
+
+
+@pytest.mark.parametrize("append, up, said", [
+    ("smp.deaf=2 smp.deaf=1", 2, ["2 CPUs have not started, trying again", "CPU with APIC id 1 did not come up",
+                                  "CPU with APIC id 2 did not come up"]),
+    ("smp.deaf=3:1", 4, ["1 CPUs have not started, trying again"]),
+])
+def test_cpus_that_do_not_start_are_tried_again_then_named(append, up, said, tmp_path):
+    wanted = "each_cpu_has_its_own_block_and_stacks,cross_calls_from_all_cpus_at_once,timer_interrupts_are_not_early"
+    status, console = run(tmp_path, f"test={wanted} {append}")
+    assert status == 0
+    assert f"weir: {up} CPUs" in console
+    for line in said:
+        assert line in console
+
+
 def test_an_nmi_shows_every_cpu_and_does_no_harm(tmp_path):
     config = machine(smp=4, mem="256M", net_queues=0, net="none", append="hold=button")
     with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
@@ -100,6 +135,25 @@ def test_an_nmi_shows_every_cpu_and_does_no_harm(tmp_path):
                 vm.wait_line(f"NMI on CPU {cpu}: idle", 30, since=at)
         vm.power_button()
         assert vm.wait_exit(60) == 42
+
+
+def test_gdb_lists_threads_and_run_queues(tmp_path):
+    gdb_socket = str(tmp_path / "gdb")
+    config = machine(smp=2, mem="256M", net_queues=0, net="none", append="test=all",
+                     qemu_extra=["-gdb", f"unix:{gdb_socket},server=on,wait=off"])
+    commands = ["set confirm off", f"target remote {gdb_socket}", "hbreak policy_pick if c->queued >= 2", "continue",
+                "weir-cpus", "weir-threads", "weir-bt main", "kill"]
+    with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
+        vm.wait_line("^weir: 2 CPUs", 60)
+        done = subprocess.run(["gdb", "-nx", "-batch", "-x", os.path.join(weirvm.ROOT, "scripts", "gdb.py"),
+                               *[word for command in commands for word in ("-ex", command)], weirvm.KERNEL],
+                              capture_output=True, text=True, timeout=120)
+    output = done.stdout
+    for cpu in range(2):
+        assert re.search(rf"^CPU +{cpu} APIC +{cpu} \S+ ", output, re.M), output + done.stderr
+    assert re.search(r"queue \[.+ \(\d+\), .+ \(\d+\)", output), output + done.stderr
+    assert re.search(r"^ +\d+ main +\w+ +CPU ", output, re.M), output
+    assert re.search(r"^main \(tid \d+\)\n  ", output, re.M), output
 
 
 def test_an_idle_guest_costs_under_3_percent_of_a_host_cpu():
