@@ -214,26 +214,29 @@ void stack_netif_changed(struct stack *st, struct net_device *d)
         log_warn("net: %s: no address any more", d->name);
     }
     /* The other stacks' interfaces follow from the thread of each. */
-    for (unsigned i = 1; i < stack_count; i++)
+    for (unsigned i = 1; i < stack_count; i++) {
+        atomic_store_relaxed(&stack_by_index(i)->follow, true);
         stack_wake_thread(stack_by_index(i));
+    }
     wake_all(&address_wait);
 }
 
-/* Called by each stack's thread: take over what stack 0 has learnt. */
-void device_follow_addresses_locked(struct stack *st)
+/* Called by each stack's thread: take over what stack 0 has learnt. The list is looked at under its lock, which
+ * comes before the stack's: a device may be on its way out. */
+void device_follow_addresses(struct stack *st)
 {
-    if (st->index == 0)
-        return;
     struct net_device *d;
+    mutex_lock(&devices_lock);
+    stack_lock(st);
     list_for_each_entry(d, &devices, link) {
         struct device_state *state = state_of(d);
         uint32_t ip, mask, gateway;
-        if (!state->netifs[st->index])
-            continue;
         st->ops->netif_address(state->netifs[st->index], &ip, &mask, &gateway);
         if (ip != state->ip || mask != state->mask || gateway != state->gateway)
             st->ops->netif_set_address(state->netifs[st->index], state->ip, state->mask, state->gateway);
     }
+    stack_unlock(st);
+    mutex_unlock(&devices_lock);
 }
 
 bool device_owns_address(uint32_t ip)
@@ -361,18 +364,29 @@ void net_device_expect(unsigned rx_queues)
     queues_expected = MAX(queues_expected, rx_queues);
 }
 
+/* The lowest free: what is plugged in again has its old name, and its address from the command line. */
+static void name_locked(struct net_device *d)
+{
+    struct net_device *other;
+    bool taken = true;
+    for (unsigned n = 0; taken; n++) {
+        taken = false;
+        snprintf(d->name, sizeof(d->name), "eth%u", n);
+        list_for_each_entry(other, &devices, link)
+            taken = taken || !strcmp(other->name, d->name);
+    }
+}
+
 int net_device_register(struct net_device *d)
 {
-    static unsigned next_number;
     mutex_lock(&devices_lock);
     net_stacks_start(queues_expected);
-    snprintf(d->name, sizeof(d->name), "eth%u", next_number);
+    name_locked(d);
     if (!state_make(d)) {
         state_free(d);
         mutex_unlock(&devices_lock);
         return -ENOMEM;
     }
-    next_number++;
     list_add_tail(&devices, &d->link);
     bool now = addresses_configured;
     mutex_unlock(&devices_lock);
@@ -390,6 +404,7 @@ void net_device_unregister(struct net_device *d)
     list_del(&d->link);
     state_free(d);
     mutex_unlock(&devices_lock);
+    log_info("net: %s is gone", d->name);
 }
 
 void net_device_link_changed(struct net_device *d)

@@ -36,9 +36,11 @@ struct stack {
     struct timer timer;
     struct wait_queue wait;         /* the thread's */
     bool work;                      /* a the thread shall run */
+    bool follow;                    /* a addresses have changed in the first stack */
     struct thread *thread;          /* I */
     void *module_base;              /* I for backtraces */
     struct list flush;              /* L transmit queues that want a doorbell */
+    uint64_t flows;                 /* L connections that others made to us here */
 };
 
 extern unsigned stack_count;
@@ -57,7 +59,7 @@ void transmit_flush_tso_locked(struct stack *st);
 bool device_owns_address(uint32_t ip);
 uint32_t device_source_address(uint32_t to); /* what frames to that address come from; 0 = none */
 void net_stacks_start(unsigned wanted);      /* once: the first device, or INIT_NET without one */
-void device_follow_addresses_locked(struct stack *st);
+void device_follow_addresses(struct stack *st); /* st->lock not held */
 /* ADDRESS/LENGTH[,GATEWAY], in network order. 0 or -EINVAL. */
 int net_parse_address(const char *text, uint32_t *ip, uint32_t *mask, uint32_t *gateway) __must_check;
 

@@ -310,6 +310,10 @@ size_t net_print_counters(char *buf, size_t size)
         (unsigned long)c->tx_bytes, (unsigned long)c->tx_tso, (unsigned long)c->tx_dropped, (unsigned long)c->sockets,
         (unsigned long)c->rx_items, (unsigned long)c->tx_chunks, (unsigned long)c->tx_packets, (unsigned long)c->accepts,
         (unsigned long)c->syn_dropped, (unsigned long)c->accept_overflow);
+    unsigned used = 0;
+    for (unsigned i = 0; i < stack_count; i++)
+        used += atomic_load_relaxed(&stack_by_index(i)->flows) != 0;
+    n += (size_t)scnprintf(buf + n, size - n, "stacks %u with_flows %u\n", stack_count, used);
     for (unsigned i = 0; i < stack_count; i++) {
         struct stack *st = stack_by_index(i);
         struct stack_counters k;

@@ -240,6 +240,7 @@ struct socket *socket_tcp_accepted(struct stack *st, struct socket *l, struct tc
 {
     struct socket *s = socket_alloc(SOCK_STREAM_WEIR, st);
     bool refused = !s;
+    st->flows++;
     if (s) {
         s->options = l->options;
         s->tcp = t;

@@ -140,10 +140,11 @@ static void stack_thread(void *arg)
         wait_event(&st->wait, atomic_load_acquire(&st->work));
         /* Cleared before looking: what is wanted from here on sets it again. */
         (void)atomic_exchange(&st->work, false);
+        if (atomic_load_relaxed(&st->follow) && atomic_exchange(&st->follow, false))
+            device_follow_addresses(st);
         stack_lock(st);
         if (clock_monotonic_ns() >= st->armed_ns)
             st->armed_ns = TIME_FOREVER; /* it has fired */
-        device_follow_addresses_locked(st);
         stack_unlock(st);
         cond_resched();
     }

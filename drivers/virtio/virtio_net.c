@@ -95,6 +95,8 @@ static const struct irq_service config_service = { .serve = config_changed };
 
 /* ---- life ---- */
 
+static struct wait_queue ended_wait = WAIT_QUEUE_INIT(ended_wait);
+
 static void nic_fenced(struct virtio_device *v)
 {
     struct net_nic *nic = v->driver_data;
@@ -104,22 +106,51 @@ static void nic_fenced(struct virtio_device *v)
     }
 }
 
-static void nic_free(struct net_nic *nic)
+/* After virtio_stop. */
+static void nic_release(struct net_nic *nic)
 {
-    if (nic->virtio) {
-        virtio_stop(nic->virtio);
-        for (unsigned i = 0; nic->pair && i < nic->pairs; i++) {
-            struct net_pair *p = &nic->pair[i];
-            void *buffer;
-            while (p->rx && !is_err(p->rx) && (buffer = virtqueue_detach(p->rx)))
-                kfree(buffer);
-            kfree(p->slots);
-        }
-        virtio_shutdown(nic->virtio);
-        virtio_pci_destroy(nic->virtio);
+    for (unsigned i = 0; nic->pair && i < nic->pairs; i++) {
+        struct net_pair *p = &nic->pair[i];
+        void *buffer;
+        while (p->rx && !is_err(p->rx) && (buffer = virtqueue_detach(p->rx)))
+            kfree(buffer);
+        kfree(p->slots);
     }
+    virtio_shutdown(nic->virtio);
+    virtio_pci_destroy(nic->virtio);
     kfree(nic->pair);
     kfree(nic);
+}
+
+static void nic_free(struct net_nic *nic)
+{
+    virtio_stop(nic->virtio);
+    nic_release(nic);
+}
+
+void nic_pair_ended(struct net_pair *p)
+{
+    /* With the last one the device may be freed: the queue of those who wait is not a part of it. */
+    atomic_fetch_sub(&p->nic->running, 1);
+    wake_all(&ended_wait);
+}
+
+/* The function leaves, or has left. Frames under way are lost; connections over its address end with an error. */
+static void nic_remove(struct pci_device *pci, bool surprise)
+{
+    struct net_nic *nic = pci->driver_data;
+    virtio_stop(nic->virtio);
+    /* The device is reset: each pair's thread takes its buffers back and ends. */
+    atomic_store_release(&nic->virtio->fence_done, true);
+    nic_fenced(nic->virtio);
+    wait_event(&ended_wait, !atomic_load_acquire(&nic->running));
+    for (unsigned i = 0; i < nic->pairs; i++) {
+        if (nic->pair[i].thread)
+            thread_put(nic->pair[i].thread);
+    }
+    net_device_unregister(&nic->net);
+    nic_release(nic);
+    pci->driver_data = NULL;
 }
 
 static int read_config(struct net_nic *nic)
@@ -255,6 +286,7 @@ static int nic_start(struct pci_device *pci)
         if (!t)
             panic("%s: no memory for the thread of a receive queue", nic->virtio->name);
         nic->pair[i].thread = t;
+        atomic_fetch_add(&nic->running, 1);
         thread_start(t);
     }
     log_info("%s: %s, %u of %u queue pairs, rings of %u and %u, %u byte buffers%s", nic->net.name, nic->virtio->name,
@@ -273,5 +305,6 @@ static const struct pci_driver virtio_net_driver = {
     .match = nic_match,
     .probe = nic_probe,
     .start = nic_start,
+    .remove = nic_remove,
 };
 PCI_DRIVER(virtio_net_driver);

@@ -60,6 +60,7 @@ struct net_nic {
     unsigned buffer_size;      /* I a receive buffer with headroom */
     bool mergeable;            /* I */
     bool registered;
+    unsigned running;          /* a threads of pairs that have not ended */
     bool config_work;          /* a */
     struct net_pair *pair;     /* I [pairs] */
     struct virtqueue *control; /* control_lock */
@@ -75,4 +76,5 @@ bool nic_tx_poll(struct net_pair *p);      /* reclaim; true = interrupts could n
 void nic_tx_detach(struct net_pair *p);
 extern const struct net_device_ops nic_ops;
 void nic_config_work(struct net_nic *nic);
+void nic_pair_ended(struct net_pair *p); /* the last that the pair's thread does with it */
 #endif

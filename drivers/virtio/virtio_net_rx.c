@@ -149,9 +149,11 @@ void nic_rx_thread(void *pair)
         uint64_t deadline = p->posted < p->target ? clock_monotonic_ns() + RETRY_NS : TIME_FOREVER;
         (void)wait_event_timeout(&p->wait, atomic_load_acquire(&p->work), deadline);
         (void)atomic_exchange(&p->work, false);
-        follow_thread(p);
+        if (!atomic_load_acquire(&nic->virtio->broken))
+            follow_thread(p);
     }
     detach(p);
+    nic_pair_ended(p);
     thread_exit();
 }
 

@@ -116,6 +116,11 @@ static void glue_netif_remove(struct netif_handle *n)
     dhcp_release_and_stop(&n->netif);
     dhcp_cleanup(&n->netif);
     netif_remove(&n->netif);
+    struct netif *other;
+    NETIF_FOREACH(other) {
+        if (!netif_default && (other->flags & NETIF_FLAG_ETHARP))
+            netif_set_default(other);
+    }
     module_free(n);
 }
 
