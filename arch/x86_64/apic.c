@@ -307,4 +307,5 @@ void apic_init(void)
     vector_set_handler(VECTOR_SPURIOUS, spurious_interrupt, NULL);
     apic_enable_cpu();
     this_cpu()->apic_id = apic_id();
+    log_debug("apic: %s", page ? "xAPIC" : "x2APIC");
 }

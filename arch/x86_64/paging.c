@@ -138,7 +138,12 @@ void paging_init(void)
     nx = cpu_features.nx ? PTE_NX : 0;
     unsigned n;
     const struct memmap_entry *entries = boot_memory_map(&n);
-    memmap_build(&ram, entries, n, 1UL << 46);
+    memmap_build(&ram, entries, n, UINT64_MAX);
+    uint64_t all = memmap_total(&ram);
+    memmap_build(&ram, entries, n, PAGE_PHYS_LIMIT);
+    if (memmap_total(&ram) < all)
+        log_warn("mm: %lu MiB of memory above %lu GiB are left out", (unsigned long)((all - memmap_total(&ram)) >> 20),
+                 PAGE_PHYS_LIMIT / GIB);
     available = ram;
     memmap_remove(&available, (uint64_t)image_start - KERNEL_BASE, (uint64_t)image_end - KERNEL_BASE);
     trampoline = memmap_take(&available, PAGE_SIZE, PAGE_SIZE, 0x9f000);

@@ -9,6 +9,9 @@
 #define PAGE_CHUNK_ORDER 10
 #define PAGE_CHUNK_PAGES (1UL << PAGE_CHUNK_ORDER)
 #define PAGE_CHUNK_SIZE (PAGE_CHUNK_PAGES << PAGE_SHIFT)
+/* RAM above it is left out. A guest of any size can have RAM above 1 TiB: QEMU moves what does not fit below 4 GiB there
+ * when its address space would reach AMD's reserved range below 1 TiB. */
+#define PAGE_PHYS_LIMIT (2UL << 40)
 #if !__STDC_HOSTED__
 #define PAGE_ARRAY_BASE 0xffffea0000000000UL
 #define page_array ((struct page *)PAGE_ARRAY_BASE)

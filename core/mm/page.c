@@ -14,7 +14,7 @@
 
 #define CPU_CACHE_PAGES 32
 #define CPU_CACHE_BATCH 16
-#define CHUNKS_MAX (1UL << 18) /* 1 TiB of frame numbers */
+#define CHUNKS_MAX (PAGE_PHYS_LIMIT / PAGE_CHUNK_SIZE)
 /* Reclaiming callers leave this much to those that cannot wait. */
 #define RESERVE_PAGES_MIN 128
 #define RECLAIM_ROUNDS 8
@@ -29,7 +29,7 @@ static spinlock_t lock = SPINLOCK_INIT; /* M: buddy, deferred chunks; leaf, inte
 static struct buddy buddy;              /* M */
 static uint64_t chunk_is_ram[BITMAP_WORDS(CHUNKS_MAX)];
 static uint64_t chunk_deferred[BITMAP_WORDS(CHUNKS_MAX)]; /* M */
-static uint64_t chunk_next, chunk_end;  /* M deferred chunks lie in [next, end) */
+static uint64_t chunk_next;             /* M no chunk below it is deferred */
 static uint64_t deferred_pages;         /* M */
 static uint64_t total_pages;            /* I */
 static uint64_t reserve_pages;          /* I */
@@ -81,7 +81,6 @@ void page_init(const struct memmap *ram, const struct memmap *free)
             if (memmap_contains(free, start, start + PAGE_CHUNK_SIZE)) {
                 bitmap_set(chunk_deferred, (unsigned)chunk);
                 deferred_pages += PAGE_CHUNK_PAGES;
-                chunk_end = chunk + 1;
             } else {
                 chunk_add_partial(chunk, free);
             }
@@ -105,19 +104,15 @@ uint64_t page_phys(const struct page *p)
 /* Next unused chunk below the limit into the buddy lists; false if there is none. */
 static bool chunk_open_locked(uint64_t limit_frame)
 {
-    for (uint64_t c = chunk_next; c < chunk_end; c++) {
-        if (!bitmap_test(chunk_deferred, (unsigned)c))
-            continue;
-        if ((c + 1) << PAGE_CHUNK_ORDER > limit_frame)
-            return false;
-        bitmap_clear(chunk_deferred, (unsigned)c);
-        chunk_next = c + 1;
-        deferred_pages -= PAGE_CHUNK_PAGES;
-        chunk_describe(c, 0);
-        buddy_add(&buddy, c << PAGE_CHUNK_ORDER, (c + 1) << PAGE_CHUNK_ORDER);
-        return true;
-    }
-    return false;
+    uint64_t c = bitmap_next_set(chunk_deferred, CHUNKS_MAX, (unsigned)chunk_next);
+    chunk_next = c;
+    if (c == CHUNKS_MAX || (c + 1) << PAGE_CHUNK_ORDER > limit_frame)
+        return false;
+    bitmap_clear(chunk_deferred, (unsigned)c);
+    deferred_pages -= PAGE_CHUNK_PAGES;
+    chunk_describe(c, 0);
+    buddy_add(&buddy, c << PAGE_CHUNK_ORDER, (c + 1) << PAGE_CHUNK_ORDER);
+    return true;
 }
 
 static struct page *alloc_locked(unsigned order, uint64_t limit_frame)

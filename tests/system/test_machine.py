@@ -93,6 +93,14 @@ def test_memory_holes_and_clock_sources(mem, kind, tmp_path):
     assert free > size * 0.97 - 8
 
 
+def test_memory_above_1_tib(tmp_path):
+    """With an AMD CPU whose address space would reach 1 TiB, QEMU puts there what does not fit below 4 GiB."""
+    status, console = run(tmp_path, "test=page_below_a_limit_lies_below_it,pages_belong_to_one_owner_on_all_cpus", smp=2,
+                          mem="8G,slots=1,maxmem=1010G", qemu_extra=["-cpu", "EPYC,phys-bits=48,erms=off"])
+    assert status == 0
+    assert int(re.search(r"weir: 2 CPUs, 8191 MiB of memory, (\d+) MiB free", console)[1]) > 8000
+
+
 CLOCK_TESTS = "timer_interrupts_are_not_early,sleep_ends_after_its_deadline_and_soon,clock_never_goes_back_across_cpus"
 
 
