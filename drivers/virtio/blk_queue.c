@@ -210,26 +210,36 @@ static void finish(struct blk_queue *q, unsigned count, struct list *done)
     block_end_list(done);
 }
 
-/* Any context. Drain, arm, drain again if something came in between. */
+static unsigned take_locked(struct blk_queue *q, struct list *done, unsigned most)
+{
+    struct blk_slot *slot;
+    unsigned count = 0;
+    while (count < most && (slot = virtqueue_get(q->vq, NULL))) {
+        slot_done_locked(q, slot, status_of(slot), done);
+        count++;
+    }
+    atomic_store_relaxed(&q->completions, q->completions + count);
+    return count;
+}
+
+/* Any context. Drain a batch, arm, drain again if something came in between. */
 static bool queue_serve(void *arg)
 {
     struct blk_queue *q = arg;
-    struct list done = LIST_INIT(done);
-    unsigned count = 0;
-    uint64_t flags = spin_lock_irqsave(&q->lock);
-    q->served_interrupts += this_cpu()->irq_depth != 0;
+    unsigned total = 0, most = q->disk->batch;
+    bool again;
+    q->served_interrupts += this_cpu()->irq_depth != 0; /* statistics: as virtqueue_notify's */
     do {
-        struct blk_slot *slot;
-        while ((slot = virtqueue_get(q->vq, NULL))) {
-            slot_done_locked(q, slot, status_of(slot), &done);
-            count++;
-        }
-    } while (q->interrupts && virtqueue_enable_interrupts(q->vq));
-    atomic_store_relaxed(&q->completions, q->completions + count);
-    spin_unlock_irqrestore(&q->lock, flags);
-    if (count)
-        finish(q, count, &done);
-    return count != 0;
+        struct list done = LIST_INIT(done);
+        uint64_t flags = spin_lock_irqsave(&q->lock);
+        unsigned count = take_locked(q, &done, most);
+        again = count == most || (q->interrupts && virtqueue_enable_interrupts(q->vq));
+        spin_unlock_irqrestore(&q->lock, flags);
+        if (count)
+            finish(q, count, &done);
+        total += count;
+    } while (again);
+    return total != 0;
 }
 
 static bool queue_busy(void *arg)

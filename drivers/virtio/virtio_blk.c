@@ -141,6 +141,7 @@ static int negotiate(struct blk_disk *disk)
     if (error)
         return error;
     divide_queues(disk);
+    disk->batch = (unsigned)MAX(MIN(cmdline_u64("blk.batch", UINT32_MAX), (uint64_t)UINT32_MAX), 1UL);
     unsigned served = disk->block.queue_count - disk->block.poll_queue_count;
     return virtio_demand(disk->virtio, IRQ_CLASS_BLOCK, served, true);
 }

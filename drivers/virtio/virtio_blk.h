@@ -32,13 +32,14 @@ struct blk_queue {
     struct wait_queue room;         /* submitters that wait for a completion; exclusive */
     unsigned slot_count;            /* I */
     unsigned oldest;                /* l looks that the watchdog saw a request at most */
-    uint64_t requests, device_requests, doorbells, full_waits, served_interrupts; /* l */
+    uint64_t requests, device_requests, doorbells, full_waits, served_interrupts; /* l, the last none */
 } __cacheline;
 
 struct blk_disk {
     struct virtio_device *virtio;   /* I */
     struct block_device block;
     struct blk_queue *queues;       /* I block.queue_count */
+    unsigned batch;                 /* I completions taken at once; few only to measure what batches gain */
 };
 
 extern const struct block_driver_ops blk_block_ops;
