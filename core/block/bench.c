@@ -54,6 +54,7 @@ static int choose_disks(const struct bench_options *o)
             log_error("bench=blk: %s cannot be used: %s", d->name, why ? why : "too many disks");
             return -EINVAL;
         }
+        block_get(d); /* for the rest of the machine's life */
         disks[disk_count++].device = d;
     }
     unsigned named = 1;

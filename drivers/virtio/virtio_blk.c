@@ -53,8 +53,11 @@ static int read_geometry(struct blk_disk *disk)
     if (virtio_has(v, BLK_F_TOPOLOGY))
         b->physical_block <<= virtio_config_read8(v, BLK_CONFIG_PHYSICAL_EXP) & 7;
     b->read_only = virtio_has(v, BLK_F_RO);
-    /* Without FLUSH there is no volatile cache to speak of; with it, assume one. */
+    /* Without FLUSH there is no volatile cache to speak of; with it, assume one, unless the device says that it
+     * writes through now. Only we could change that, and we do not. */
     b->has_flush = virtio_has(v, BLK_F_FLUSH);
+    if (virtio_has(v, BLK_F_CONFIG_WCE))
+        b->has_flush &= virtio_config_read8(v, BLK_CONFIG_WRITEBACK) != 0;
     return 0;
 }
 

@@ -113,6 +113,16 @@ def test_errors_of_the_disk_are_counted(tmp_path):
     assert "sector 4096: error 5" in console
 
 
+def test_a_poller_adds_its_sleep_to_a_lone_request_and_no_more(tmp_path):
+    """Half of the requests, by the guest's clock: 500 us of sleep, and time to get a CPU."""
+    config = machine(smp=1, mem="512M", net_queues=0, net="none", icount=True, qemu_extra=disks(tmp_path, 1),
+                     append="bench=blk:bs=512,depth=1,ios=1000,secs=600,size=4M irq.vectors=0")
+    with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
+        assert vm.wait_exit(120) == 0, "\n".join(vm.lines)
+        words = results("\n".join(vm.lines))["vda"]
+    assert words["interrupts_per_io"] == "0.000" and float(words["p50_us"]) < 2000, words
+
+
 @pytest.mark.parametrize("append,message", [
     ("bench=blk:deep=4", "no key `deep`"), ("bench=blk:bs=100", "bs=100 is not possible"),
     ("bench=blk:dev=vdz", "dev=vdz: no such disk"), ("bench=blk:poll=1", "vda cannot be used: it has no polled queues"),
