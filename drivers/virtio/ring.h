@@ -18,7 +18,10 @@
 
 #define RING_SIZE_MAX 32768u
 
-struct ring;
+/* What is common: which layout it is. The rest is ring_split.c's or ring_packed.c's. */
+struct ring {
+    bool packed; /* I */
+};
 
 /* Physically contiguous, zeroed, page-aligned memory that driver and device share. */
 struct ring_memory {
@@ -50,28 +53,51 @@ size_t ring_split_bytes(unsigned size);
 /* NULL: no memory, or the configuration is impossible (size not a power of two or over 32768, parts
  * too small). Thread context. The shared memory stays the caller's. */
 struct ring *ring_split_create(const struct ring_config *config) __must_check;
-void ring_destroy(struct ring *r);
-
-struct ring_addresses ring_addresses(const struct ring *r);
-unsigned ring_size(const struct ring *r);
-unsigned ring_free(const struct ring *r);       /* descriptors free now */
-unsigned ring_in_flight(const struct ring *r);  /* chains that the device has */
-enum ring_fault ring_fault(const struct ring *r);
+/* The same for a packed ring; its size need not be a power of two. */
+size_t ring_packed_bytes(unsigned size);
+struct ring *ring_packed_create(const struct ring_config *config) __must_check;
 const char *ring_fault_text(enum ring_fault fault);
 
-/* Give the device a chain: `out` readable buffers, then `in` writable ones. The cookie (not NULL)
- * comes back from ring_get. 0; -ENOSPC full now; -E2BIG never fits (more than `size` buffers, or
- * over 4 GiB); -EINVAL nothing to add, or an empty buffer; -EIO broken. Any context. */
-int ring_add(struct ring *r, const struct virtio_buffer *bufs, unsigned out, unsigned in,
-             void *cookie) __must_check;
-/* True if the device asked for a doorbell for anything added since the last call. */
-bool ring_kick_prepare(struct ring *r) __must_check;
-/* Next completion: its cookie and the bytes written. NULL: none, or the ring is broken. */
-void *ring_get(struct ring *r, uint32_t *len);
-bool ring_has_used(const struct ring *r);
-void ring_interrupts_disable(struct ring *r);
-/* Ask for an interrupt with the next completion; true if one is there already. */
-bool ring_interrupts_enable(struct ring *r) __must_check;
-/* The device is reset: take back any chain still outstanding. NULL = none left. */
-void *ring_detach(struct ring *r);
+/*
+ * The rest is one function for both layouts: RING_CALLS names them, and each is a branch to the layout's own.
+ * Any context, unless stated otherwise.
+ *
+ * destroy             after the device or the queue was reset. Thread context.
+ * addresses           what the device is to be told
+ * size, free          descriptors; those free now
+ * in_flight           chains that the device has
+ * fault               why the ring is broken
+ * add                 Give the device a chain: `out` readable buffers, then `in` writable ones. The cookie (not
+ *                     NULL) comes back from get. 0; -ENOSPC full now; -E2BIG never fits (more than `size`
+ *                     buffers, or over 4 GiB); -EINVAL nothing to add, or an empty buffer; -EIO broken.
+ * kick_prepare        True if the device asked for a doorbell for anything added since the last call.
+ * get                 Next completion: its cookie and the bytes written. NULL: none, or the ring is broken.
+ * interrupts_enable   Ask for an interrupt with the next completion; true if one is there already.
+ * detach              The device is reset: take back any chain still outstanding. NULL = none left.
+ */
+#define RING_CALLS(CALL)                                                                            \
+    CALL(void, destroy, (struct ring *r), (r))                                                      \
+    CALL(struct ring_addresses, addresses, (const struct ring *r), (r))                             \
+    CALL(unsigned, size, (const struct ring *r), (r))                                               \
+    CALL(unsigned, free, (const struct ring *r), (r))                                               \
+    CALL(unsigned, in_flight, (const struct ring *r), (r))                                          \
+    CALL(enum ring_fault, fault, (const struct ring *r), (r))                                       \
+    CALL(int, add, (struct ring *r, const struct virtio_buffer *bufs, unsigned out, unsigned in,    \
+                    void *cookie), (r, bufs, out, in, cookie))                                      \
+    CALL(bool, kick_prepare, (struct ring *r), (r))                                                 \
+    CALL(void *, get, (struct ring *r, uint32_t *len), (r, len))                                    \
+    CALL(bool, has_used, (const struct ring *r), (r))                                               \
+    CALL(void, interrupts_disable, (struct ring *r), (r))                                           \
+    CALL(bool, interrupts_enable, (struct ring *r), (r))                                            \
+    CALL(void *, detach, (struct ring *r), (r))
+
+#define RING_DISPATCH(type, name, parameters, arguments)                                            \
+    type split_##name parameters;                                                                   \
+    type packed_##name parameters;                                                                  \
+    static inline type ring_##name parameters                                 \
+    {                                                                                               \
+        return r->packed ? packed_##name arguments : split_##name arguments;                        \
+    }
+RING_CALLS(RING_DISPATCH)
+#undef RING_DISPATCH
 #endif

@@ -30,7 +30,8 @@ struct split_slot {
 };
 
 /* Key: I immutable, o the owner's lock, w written by the device at any time. */
-struct ring {
+struct split_ring {
+    struct ring base;                     /* I first: what the dispatch in ring.h looks at */
     uint16_t size;                        /* I */
     uint16_t mask;                        /* I */
     bool event_index;                     /* I */
@@ -72,7 +73,7 @@ size_t ring_split_bytes(unsigned size)
     return device_offset(size) + 6 + sizeof(struct wire_used_element) * size;
 }
 
-static void write_barrier(const struct ring *r)
+static void write_barrier(const struct split_ring *r)
 {
     if (r->strong_barriers)
         barrier_full();
@@ -80,7 +81,7 @@ static void write_barrier(const struct ring *r)
         barrier_write();
 }
 
-static void read_barrier(const struct ring *r)
+static void read_barrier(const struct split_ring *r)
 {
     if (r->strong_barriers)
         barrier_full();
@@ -95,7 +96,7 @@ static bool config_is_possible(const struct ring_config *c)
     return c->parts.bytes >= ring_split_bytes(c->size) && IS_ALIGNED(c->parts.phys, 16);
 }
 
-static void init_tables(struct ring *r, const struct ring_config *c)
+static void init_tables(struct split_ring *r, const struct ring_config *c)
 {
     if (c->tables.bytes == 0 || c->table_entries < 2)
         return;
@@ -116,7 +117,7 @@ struct ring *ring_split_create(const struct ring_config *c)
 {
     if (!config_is_possible(c))
         return NULL;
-    struct ring *r = kzalloc(sizeof(*r) + c->size * sizeof(r->slots[0]));
+    struct split_ring *r = kzalloc(sizeof(*r) + c->size * sizeof(r->slots[0]));
     if (!r)
         return NULL;
     r->size = (uint16_t)c->size;
@@ -139,19 +140,21 @@ struct ring *ring_split_create(const struct ring_config *c)
     }
     r->free_count = r->size;
     init_tables(r, c);
-    return r;
+    return &r->base;
 }
 
-void ring_destroy(struct ring *r)
+void split_destroy(struct ring *base)
 {
+    struct split_ring *r = (struct split_ring *)base;
     if (!r)
         return;
     kfree(r->table_stack);
     kfree(r);
 }
 
-struct ring_addresses ring_addresses(const struct ring *r)
+struct ring_addresses split_addresses(const struct ring *base)
 {
+    const struct split_ring *r = (const struct split_ring *)base;
     return (struct ring_addresses){
         .descriptors = r->parts.phys,
         .driver = r->parts.phys + driver_offset(r->size),
@@ -159,41 +162,28 @@ struct ring_addresses ring_addresses(const struct ring *r)
     };
 }
 
-unsigned ring_size(const struct ring *r)
+unsigned split_size(const struct ring *base)
 {
+    const struct split_ring *r = (const struct split_ring *)base;
     return r->size;
 }
 
-unsigned ring_free(const struct ring *r)
+unsigned split_free(const struct ring *base)
 {
+    const struct split_ring *r = (const struct split_ring *)base;
     return r->free_count;
 }
 
-unsigned ring_in_flight(const struct ring *r)
+unsigned split_in_flight(const struct ring *base)
 {
+    const struct split_ring *r = (const struct split_ring *)base;
     return atomic_load_relaxed(&r->in_flight);
 }
 
-enum ring_fault ring_fault(const struct ring *r)
+enum ring_fault split_fault(const struct ring *base)
 {
+    const struct split_ring *r = (const struct split_ring *)base;
     return atomic_load_relaxed(&r->fault);
-}
-
-const char *ring_fault_text(enum ring_fault fault)
-{
-    switch (fault) {
-    case RING_OK:
-        return "no fault";
-    case RING_FAULT_INDEX:
-        return "used index ran ahead of what is outstanding";
-    case RING_FAULT_ID:
-        return "completion id out of range";
-    case RING_FAULT_NOT_OUTSTANDING:
-        return "completion of an id that is not outstanding";
-    case RING_FAULT_LENGTH:
-        return "more bytes written than were posted";
-    }
-    return "?";
 }
 
 /* A descriptor's length, flags and next, as one word. */
@@ -248,7 +238,7 @@ static int64_t __attribute__((noinline)) fill_table(volatile struct wire_descrip
 
 /* One ring descriptor that points to a table holding the chain. The table is not the device's until the ring
  * descriptor is, so what it holds is checked in the same pass. */
-static inline int add_indirect(struct ring *r, struct split_slot *s, const struct virtio_buffer *bufs, unsigned out,
+static inline int add_indirect(struct split_ring *r, struct split_slot *s, const struct virtio_buffer *bufs, unsigned out,
                                unsigned in)
 {
     uint16_t table = r->table_stack[r->table_count - 1];
@@ -266,7 +256,7 @@ static inline int add_indirect(struct ring *r, struct split_slot *s, const struc
     return 0;
 }
 
-static int __attribute__((noinline)) add_direct(struct ring *r, struct split_slot *s, const struct virtio_buffer *bufs,
+static int __attribute__((noinline)) add_direct(struct split_ring *r, struct split_slot *s, const struct virtio_buffer *bufs,
                                                 unsigned out, unsigned in)
 {
     unsigned n = out + in;
@@ -295,9 +285,10 @@ static int __attribute__((noinline)) add_direct(struct ring *r, struct split_slo
     return 0;
 }
 
-int ring_add(struct ring *r, const struct virtio_buffer *bufs, unsigned out, unsigned in,
+int split_add(struct ring *base, const struct virtio_buffer *bufs, unsigned out, unsigned in,
              void *cookie)
 {
+    struct split_ring *r = (struct split_ring *)base;
     assert(cookie);
     if (unlikely(r->fault))
         return -EIO;
@@ -326,8 +317,9 @@ int ring_add(struct ring *r, const struct virtio_buffer *bufs, unsigned out, uns
     return 0;
 }
 
-bool ring_kick_prepare(struct ring *r)
+bool split_kick_prepare(struct ring *base)
 {
+    struct split_ring *r = (struct split_ring *)base;
     /* Our index must be visible before we read what the device wants: it publishes its wish, then
      * re-reads our index. Without the full barrier both could miss the other (store then load). */
     barrier_full();
@@ -342,12 +334,13 @@ bool ring_kick_prepare(struct ring *r)
     return (uint16_t)(now - event - 1) < (uint16_t)(now - before);
 }
 
-bool ring_has_used(const struct ring *r)
+bool split_has_used(const struct ring *base)
 {
+    const struct split_ring *r = (const struct split_ring *)base;
     return r->used->index != r->used_index;
 }
 
-static void recycle(struct ring *r, uint16_t head)
+static void recycle(struct split_ring *r, uint16_t head)
 {
     struct split_slot *s = &r->slots[head];
     s->cookie = NULL;
@@ -364,14 +357,15 @@ static void recycle(struct ring *r, uint16_t head)
     atomic_store_relaxed(&r->in_flight, (uint16_t)(r->in_flight - 1));
 }
 
-static void *broken(struct ring *r, enum ring_fault why)
+static void *broken(struct split_ring *r, enum ring_fault why)
 {
     atomic_store_relaxed(&r->fault, why);
     return NULL;
 }
 
-void *ring_get(struct ring *r, uint32_t *len)
+void *split_get(struct ring *base, uint32_t *len)
 {
+    struct split_ring *r = (struct split_ring *)base;
     if (r->fault)
         return NULL;
     uint16_t pending = (uint16_t)(r->used->index - r->used_index);
@@ -397,8 +391,9 @@ void *ring_get(struct ring *r, uint32_t *len)
     return cookie;
 }
 
-void ring_interrupts_disable(struct ring *r)
+void split_interrupts_disable(struct ring *base)
 {
+    struct split_ring *r = (struct split_ring *)base;
     /* With event index the available flags stay 0; an event half the index space away never comes
      * up, since at most 32768 completions can be outstanding. */
     if (r->event_index)
@@ -407,8 +402,9 @@ void ring_interrupts_disable(struct ring *r)
         r->avail->flags = WIRE_AVAIL_NO_INTERRUPT;
 }
 
-bool ring_interrupts_enable(struct ring *r)
+bool split_interrupts_enable(struct ring *base)
 {
+    struct split_ring *r = (struct split_ring *)base;
     if (r->event_index)
         *r->used_event = r->used_index;
     else
@@ -416,11 +412,12 @@ bool ring_interrupts_enable(struct ring *r)
     /* The device must see the wish before we look at its index: a completion is then either seen
      * here, or the device sees the wish and interrupts. */
     barrier_full();
-    return ring_has_used(r);
+    return split_has_used(&r->base);
 }
 
-void *ring_detach(struct ring *r)
+void *split_detach(struct ring *base)
 {
+    struct split_ring *r = (struct split_ring *)base;
     for (; r->detach_next < r->size; r->detach_next++) {
         void *cookie = r->slots[r->detach_next].cookie;
         if (!cookie)

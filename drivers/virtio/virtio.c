@@ -75,6 +75,8 @@ static uint64_t core_features(void)
                  1ULL << VIRTIO_F_ORDER_PLATFORM;
     if (cmdline_bool("virtio.indirect", true))
         f |= 1ULL << VIRTIO_F_INDIRECT_DESC;
+    if (cmdline_bool("virtio.packed", true))
+        f |= 1ULL << VIRTIO_F_RING_PACKED;
     if (cmdline_bool("virtio.event_idx", true))
         f |= 1ULL << VIRTIO_F_EVENT_IDX;
     return f;
@@ -102,6 +104,8 @@ int virtio_negotiate(struct virtio_device *d, uint64_t wanted, uint64_t required
         return -EOPNOTSUPP;
     }
     d->features = accepted;
+    if (virtio_has(d, VIRTIO_F_RING_PACKED))
+        log_info("%s: packed rings", d->name);
     return 0;
 }
 

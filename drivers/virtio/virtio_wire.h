@@ -51,6 +51,24 @@ struct wire_used {
 };
 #define WIRE_USED_NO_NOTIFY 1u
 
+/* Packed ring, section 2.8: descriptors that both sides write, and who wants to hear of what. */
+struct wire_packed {
+    uint64_t address;
+    uint32_t length;
+    uint16_t id;
+    uint16_t flags;      /* WIRE_DESC_*, and: */
+};
+#define WIRE_PACKED_AVAIL 0x0080u
+#define WIRE_PACKED_USED  0x8000u
+struct wire_event {
+    uint16_t offset_wrap; /* descriptor; bit 15: the wrap counter there */
+    uint16_t flags;
+};
+#define WIRE_EVENT_ENABLE     0u
+#define WIRE_EVENT_DISABLE    1u
+#define WIRE_EVENT_DESCRIPTOR 2u
+#define WIRE_EVENT_MASK       3u
+
 /* PCI vendor capability, section 4.1.4. */
 #define VIRTIO_PCI_VENDOR             0x1af4u
 #define VIRTIO_PCI_CAP_COMMON         1u

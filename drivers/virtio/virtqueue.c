@@ -74,21 +74,23 @@ static int make_ring(struct virtqueue *q, unsigned size, unsigned max_segments)
         .event_index = virtio_has(q->device, VIRTIO_F_EVENT_IDX),
         .strong_barriers = virtio_has(q->device, VIRTIO_F_ORDER_PLATFORM),
     };
+    bool packed = virtio_has(q->device, VIRTIO_F_RING_PACKED);
     for (c.size = size; c.size && !q->ring_pages; c.size /= 2) {
-        q->ring_pages = alloc_memory(ring_split_bytes(c.size), &c.parts);
+        q->ring_pages = alloc_memory(packed ? ring_packed_bytes(c.size) : ring_split_bytes(c.size), &c.parts);
         if (q->ring_pages)
             break;
     }
     if (!q->ring_pages)
         return -ENOMEM;
     alloc_tables(q, &c, max_segments);
-    q->ring = ring_split_create(&c);
+    q->ring = packed ? ring_packed_create(&c) : ring_split_create(&c);
     return q->ring ? 0 : -ENOMEM;
 }
 
 static void free_queue(struct virtqueue *q)
 {
-    ring_destroy(q->ring);
+    if (q->ring)
+        ring_destroy(q->ring);
     if (q->table_pages)
         page_put(q->table_pages);
     if (q->ring_pages)
@@ -133,7 +135,9 @@ struct virtqueue *virtio_queue_start(struct virtio_device *d, unsigned index, un
         return err_ptr(-ENOENT);
     if (max_size)
         size = MIN(size, max_size);
-    size = power_of_two_at_most(MIN(size, RING_SIZE_MAX));
+    size = MIN(size, RING_SIZE_MAX);
+    if (!virtio_has(d, VIRTIO_F_RING_PACKED))
+        size = power_of_two_at_most(size);
 
     struct virtqueue *q = kzalloc(sizeof(*q));
     if (!q)

@@ -1,5 +1,5 @@
 /*
- * The split ring against a device that writes anything anywhere in the shared memory. Whatever it does:
+ * A ring of either layout against a device that writes anything anywhere in the shared memory. Whatever it does:
  * no access outside the ring's memory (ASan), no undefined behaviour, every cookie back at most once
  * between two uses, and after detach all descriptors are free.
  *
@@ -53,8 +53,23 @@ static void drain(struct ring *r)
     }
 }
 
+/* One used descriptor in a packed ring: anywhere, with either wrap counter. */
+static void device_uses_packed(struct ring *r, struct script *s)
+{
+    struct wire_packed *d = (void *)ring_addresses(r).descriptors;
+    unsigned at = byte(s), id = byte(s);
+    d += at % ring_size(r);
+    d->id = (uint16_t)(id % 20 == 19 ? id << 8 : id % 18);
+    d->length = byte(s);
+    d->flags = at & 0x80 ? WIRE_PACKED_AVAIL | WIRE_PACKED_USED : 0;
+}
+
 static void device_uses(struct ring *r, struct script *s)
 {
+    if (r->packed) {
+        device_uses_packed(r, s);
+        return;
+    }
     struct wire_used *u = (void *)ring_addresses(r).device;
     unsigned id = byte(s), len = byte(s);
     u->ring[u->index % ring_size(r)] = (struct wire_used_element){ id % 20 == 19 ? id << 16 : id % 18, len };
@@ -81,7 +96,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .tables = { tables, (uint64_t)tables, shape >> 5 ? 512u : 0u },
         .table_entries = shape >> 5,
     };
-    struct ring *r = ring_split_create(&c);
+    bool packed = byte(&s) & 1;
+    if (packed)
+        c.size += shape >> 4 & 1; /* no power of two */
+    struct ring *r = packed ? ring_packed_create(&c) : ring_split_create(&c);
     if (!r)
         return 0;
     while (s.at < s.end) {

@@ -94,11 +94,12 @@ def test_devices_with_few_msix_entries_or_none(kind, vectors, tmp_path):
 @pytest.mark.parametrize("options", [
     "queue-size=4,num-queues=1", "queue-size=16,num-queues=4", "queue-size=4,indirect_desc=off",
     "seg-max-adjust=off,queue-size=64", "queue-size=1024", "event_idx=off", "indirect_desc=off,event_idx=off",
-    "disable-legacy=on", "packed=on", "iommu_platform=on,disable-legacy=on", "num-queues=64",
+    "disable-legacy=on", "packed=on", "packed=on,queue-size=4,num-queues=1", "packed=on,indirect_desc=off,event_idx=off", "iommu_platform=on,disable-legacy=on", "num-queues=64",
     "logical_block_size=4096,physical_block_size=4096",
 ])
 def test_rings_queues_and_features(options, tmp_path):
     console = run(tmp_path, drives(tmp_path, 2, "," + options), smp=48 if "queue-size=4,num" in options else 8)
+    assert console.count(": packed rings") == (2 if "packed=on" in options else 0)
     if "queue-size=4" in options:
         assert re.search(r", [1-9]\d* waits for room", console)  # the ring really was too small
 

@@ -195,7 +195,8 @@ static void rule13_16_only_known_and_offered_bits(void **s)
     F.offered = ~0UL & ~(1UL << 5) & ~(1UL << VIRTIO_F_EVENT_IDX);
     ready(1UL << 3 | 1UL << 5 | 1UL << VIRTIO_F_IN_ORDER | 1UL << VIRTIO_F_RING_PACKED);
     assert_true(F.accepted == (1UL << 3 | 1UL << VIRTIO_F_INDIRECT_DESC | 1UL << VIRTIO_F_VERSION_1 |
-                               1UL << VIRTIO_F_ACCESS_PLATFORM | 1UL << VIRTIO_F_ORDER_PLATFORM));
+                               1UL << VIRTIO_F_ACCESS_PLATFORM | 1UL << VIRTIO_F_RING_PACKED |
+                               1UL << VIRTIO_F_ORDER_PLATFORM));
     assert_true(D.features == F.accepted);
 }
 static void rule14_a_device_without_version_1_is_refused(void **s)
