@@ -36,11 +36,16 @@ void machine_exit(int status)
     irq_disable();
     console_drain();
     outl(DEBUG_EXIT_PORT, (uint32_t)status);
-    /* Still here: no such device. */
+    /* Still here: no such device. ACPI's way out carries no status, so the console does. */
+    console_panic_mode();
+    if (status)
+        log_error("exit status %d", status);
+    else
+        log_info("exit status %d", status);
+    console_drain();
     sleep_s5();
     clock_delay_ns(NSEC_PER_SEC); /* the machine goes down when its own loop comes round */
-    console_panic_mode();
-    log_error("this machine cannot be switched off by software; exit status %d", status);
+    log_error("this machine cannot be switched off by software");
     cpu_stop();
 }
 

@@ -371,7 +371,10 @@ class Vm:
         except subprocess.TimeoutExpired:
             return TIMED_OUT
         if code == 0:  # power-off by ACPI; or a triple fault, which -no-reboot makes the end as well
-            return RESET if self.qmp.shutdown_reason() == "guest-reset" else 0
+            if self.qmp.shutdown_reason() == "guest-reset":
+                return RESET
+            said = [line for line in self.lines if re.search(r"exit status \d+$", line)]
+            return int(said[-1].split()[-1]) if said and not self.config.debug_exit else 0
         return (code - 1) // 2 if code > 0 and code % 2 and self.answered else QEMU_FAILED
 
     def running(self):

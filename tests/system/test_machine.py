@@ -52,7 +52,10 @@ def test_without_a_debug_exit_it_powers_off_by_acpi(kind, tmp_path):
     config.debug_exit = False
     with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
         assert vm.wait_exit(30) == 0, vm.tail()
-        assert not vm.trouble(), vm.tail()
+        assert not vm.trouble() and vm.lines[-1] == "exit status 0", vm.tail()
+    config.append = "crash=panic"
+    with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
+        assert vm.wait_exit(30) == PANIC_STATUS, vm.tail()
 
 
 @pytest.mark.parametrize("kind", ["q35", "pc"])
