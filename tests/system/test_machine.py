@@ -169,3 +169,8 @@ def test_gdb_lists_threads_and_run_queues(tmp_path):
 
 def test_an_idle_guest_costs_under_3_percent_of_a_host_cpu():
     print(script("bench", "boot", "--smp", 48, "--idle", "--secs", 60 if SOAK else 10, "--limit", 3))
+
+
+@pytest.mark.skipif(not SOAK, reason="seconds on a busy host say little")
+def test_48_cpus_start_within_half_a_second():
+    print(script("bench", "boot", "--smp", 48, "--rounds", 10, "--limit", 0.5))
