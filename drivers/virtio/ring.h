@@ -32,6 +32,7 @@ struct ring_memory {
 struct ring_config {
     unsigned size;               /* descriptors; split: a power of two */
     bool event_index;            /* VIRTIO_F_EVENT_IDX was negotiated */
+    bool page_aligned;           /* split: the used ring starts a page, as legacy devices have it */
     bool strong_barriers;        /* VIRTIO_F_ORDER_PLATFORM: the device is not one of our CPUs */
     struct ring_memory parts;    /* at least ring_split_bytes(size) */
     struct ring_memory tables;   /* for indirect tables; bytes 0 = not negotiated, or no memory */
@@ -49,7 +50,7 @@ enum ring_fault {
 };
 
 /* Bytes of shared memory that a split ring of `size` descriptors needs. */
-size_t ring_split_bytes(unsigned size);
+size_t ring_split_bytes(unsigned size, bool page_aligned);
 /* NULL: no memory, or the configuration is impossible (size not a power of two or over 32768, parts
  * too small). Thread context. The shared memory stays the caller's. */
 struct ring *ring_split_create(const struct ring_config *config) __must_check;

@@ -17,6 +17,7 @@
 #include "virtio_wire.h"
 
 #define NO_TABLE 0xffffu
+#define LEGACY_PAGE 4096UL
 #define CHAIN_BYTES_MAX (1ULL << 32)
 
 /* Private twin of a descriptor. `next` links the free list, or the descriptors of a chain; the rest
@@ -42,6 +43,7 @@ struct split_ring {
     volatile struct wire_used *used;      /* I contents w */
     volatile uint16_t *used_event;        /* I we write: interrupt when used passes this */
     volatile uint16_t *avail_event;       /* I contents w: notify when avail passes this */
+    size_t device_at;                     /* I offset of the used ring */
     struct ring_memory parts, tables;     /* I */
 
     uint16_t avail_index;                 /* o as published */
@@ -62,15 +64,15 @@ static size_t driver_offset(unsigned size)
     return sizeof(struct wire_descriptor) * size;
 }
 
-static size_t device_offset(unsigned size)
+static size_t device_offset(unsigned size, bool page_aligned)
 {
     /* flags, index, ring and used_event: 2 bytes each; the used ring wants 4-byte alignment. */
-    return ALIGN_UP(driver_offset(size) + 2 * (3 + size), 64);
+    return ALIGN_UP(driver_offset(size) + 2 * (3 + size), page_aligned ? LEGACY_PAGE : 64UL);
 }
 
-size_t ring_split_bytes(unsigned size)
+size_t ring_split_bytes(unsigned size, bool page_aligned)
 {
-    return device_offset(size) + 6 + sizeof(struct wire_used_element) * size;
+    return device_offset(size, page_aligned) + 6 + sizeof(struct wire_used_element) * size;
 }
 
 static void write_barrier(const struct split_ring *r)
@@ -93,7 +95,7 @@ static bool config_is_possible(const struct ring_config *c)
 {
     if (c->size == 0 || c->size > RING_SIZE_MAX || (c->size & (c->size - 1)))
         return false;
-    return c->parts.bytes >= ring_split_bytes(c->size) && IS_ALIGNED(c->parts.phys, 16);
+    return c->parts.bytes >= ring_split_bytes(c->size, c->page_aligned) && IS_ALIGNED(c->parts.phys, 16);
 }
 
 static void init_tables(struct split_ring *r, const struct ring_config *c)
@@ -127,10 +129,11 @@ struct ring *ring_split_create(const struct ring_config *c)
     r->parts = c->parts;
 
     char *base = c->parts.virt;
-    memset(base, 0, ring_split_bytes(c->size));
+    memset(base, 0, ring_split_bytes(c->size, c->page_aligned));
+    r->device_at = device_offset(c->size, c->page_aligned);
     r->desc = (volatile struct wire_descriptor *)base;
     r->avail = (volatile struct wire_available *)(base + driver_offset(c->size));
-    r->used = (volatile struct wire_used *)(base + device_offset(c->size));
+    r->used = (volatile struct wire_used *)(base + r->device_at);
     r->used_event = &r->avail->ring[c->size];
     r->avail_event = (volatile uint16_t *)&r->used->ring[c->size];
 
@@ -158,7 +161,7 @@ struct ring_addresses split_addresses(const struct ring *base)
     return (struct ring_addresses){
         .descriptors = r->parts.phys,
         .driver = r->parts.phys + driver_offset(r->size),
-        .device = r->parts.phys + device_offset(r->size),
+        .device = r->parts.phys + r->device_at,
     };
 }
 

@@ -27,7 +27,8 @@ struct virtio_transport_ops {
     unsigned (*queue_size)(struct virtio_device *d, unsigned index); /* 0 = absent */
     void (*queue_setup)(struct virtio_device *d, unsigned index, const struct virtio_queue_setup *s);
     void (*queue_enable)(struct virtio_device *d, unsigned index);
-    /* Address of the doorbell, NULL if it would lie outside the notify region. After queue_setup. */
+    /* Address of the doorbell, NULL if it would lie outside the notify region. After queue_setup. A transport whose
+     * doorbell is no memory leaves this NULL and has queue_notify. */
     volatile uint16_t *(*queue_doorbell)(struct virtio_device *d, unsigned index);
     /* Cut the device off from memory when reset does not help (bus mastering off). */
     void (*isolate)(struct virtio_device *d);
@@ -35,6 +36,9 @@ struct virtio_transport_ops {
     void (*vanished)(struct virtio_device *d);
     /* State the vector demand to core/irq on the device's behalf. */
     int (*demand)(struct virtio_device *d, const struct irq_demand *demand);
+    void (*queue_notify)(struct virtio_device *d, unsigned index);
+    /* Before virtio 1.0: no VERSION_1, no FEATURES_OK, queues of exactly the offered size at one page address. */
+    bool legacy;
 };
 
 /* Between virtio.c and virtqueue.c. */

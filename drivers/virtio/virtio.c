@@ -82,10 +82,17 @@ static uint64_t core_features(void)
     return f;
 }
 
+bool virtio_is_legacy(const struct virtio_device *d)
+{
+    return d->transport->legacy;
+}
+
 int virtio_negotiate(struct virtio_device *d, uint64_t wanted, uint64_t required)
 {
     uint64_t offered = virtio_device_features(d);
-    required |= 1ULL << VIRTIO_F_VERSION_1;
+    bool legacy = d->transport->legacy;
+    if (!legacy)
+        required |= 1ULL << VIRTIO_F_VERSION_1;
     uint64_t missing = required & ~offered;
     if (missing) {
         log_error("%s: not usable, it does not offer the features 0x%lx", d->name,
@@ -93,11 +100,13 @@ int virtio_negotiate(struct virtio_device *d, uint64_t wanted, uint64_t required
         virtio_fail(d);
         return -EOPNOTSUPP;
     }
-    uint64_t accepted = offered & ((wanted & ~CORE_BITS) | core_features());
+    uint64_t accepted = offered & ((wanted & ~CORE_BITS) | core_features() |
+                                   (legacy ? 1ULL << VIRTIO_F_ANY_LAYOUT : 0));
     d->transport->features_write(d, 0, (uint32_t)accepted);
     d->transport->features_write(d, 1, (uint32_t)(accepted >> 32));
-    add_status(d, VIRTIO_STATUS_FEATURES_OK);
-    if (!(d->transport->status_read(d) & VIRTIO_STATUS_FEATURES_OK)) {
+    if (!legacy)
+        add_status(d, VIRTIO_STATUS_FEATURES_OK);
+    if (!legacy && !(d->transport->status_read(d) & VIRTIO_STATUS_FEATURES_OK)) {
         log_error("%s: refuses the features 0x%lx (it offers 0x%lx)", d->name,
                   (unsigned long)accepted, (unsigned long)offered);
         virtio_fail(d);

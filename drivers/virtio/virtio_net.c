@@ -201,7 +201,8 @@ static int nic_probe(struct pci_device *pci)
     nic->net.ops = &nic_ops;
     int error = virtio_reset(nic->virtio);
     if (!error)
-        error = virtio_negotiate(nic->virtio, virtio_net_choose_features(virtio_device_features(nic->virtio)), 0);
+        error = virtio_negotiate(nic->virtio, virtio_net_choose_features(virtio_device_features(nic->virtio)),
+                                 virtio_is_legacy(nic->virtio) ? 1ULL << VIRTIO_F_ANY_LAYOUT : 0);
     if (!error)
         error = read_config(nic);
     if (!error)

@@ -1,6 +1,6 @@
 /*
  * virtio over PCI, modern interface (virtio 1.2 section 4.1). Transitional devices are driven through
- * the same; devices with only the legacy I/O-port interface are refused with a message.
+ * the same; devices with only the legacy I/O-port interface by virtio_pci_legacy.c.
  *
  * Vendor capabilities name up to five regions:
  *
@@ -16,25 +16,16 @@
 #include <weir/string.h>
 
 #include "transport.h"
+#include "virtio_pci.h"
 #include "virtio_wire.h"
 
 #define PCI_CAP_VENDOR 0x09u
 #define MODERN_ID_BASE 0x1040u
 #define MODERN_ID_LAST 0x107fu
 
-struct region {
-    volatile uint8_t *at; /* NULL = absent */
-    uint32_t length;
-};
-struct virtio_pci {
-    struct virtio_device device;
-    struct region common, notify, isr, config;
-    uint32_t notify_multiplier;
-};
-
 static struct virtio_pci *self(struct virtio_device *d)
 {
-    return d->transport_data;
+    return virtio_pci_of(d);
 }
 
 /* ---- register access, each at its own width ---- */
@@ -176,12 +167,12 @@ static volatile uint16_t *queue_doorbell(struct virtio_device *d, unsigned index
     return (volatile uint16_t *)(self(d)->notify.at + offset);
 }
 
-static void isolate(struct virtio_device *d)
+void virtio_pci_isolate(struct virtio_device *d)
 {
     pci_enable(d->pci, true, false, false);
 }
 
-static void vanished(struct virtio_device *d)
+void virtio_pci_vanished(struct virtio_device *d)
 {
     pci_hotplug_wake();
 }
@@ -200,31 +191,37 @@ static void mask_entry(void *device, unsigned entry, bool masked)
     pci_msix_mask(d->pci, entry, masked);
 }
 
-/* Reading clears it and takes the line down: exactly once per interrupt. */
-static unsigned line_ack(void *device)
+unsigned virtio_pci_ack_bits(uint8_t isr)
 {
-    unsigned isr = *self(device)->isr.at;
     if (isr == 0xff)
         return 0; /* gone from the bus */
     return (isr & VIRTIO_ISR_QUEUE ? IRQ_ACK_QUEUE : 0) |
            (isr & VIRTIO_ISR_CONFIG ? IRQ_ACK_CONFIG : 0);
 }
 
-static const struct irq_device_ops irq_ops = {
-    .write_message = write_message,
-    .mask = mask_entry,
-    .ack = line_ack,
-};
-
-static int demand(struct virtio_device *d, const struct irq_demand *from_core)
+/* Reading clears it and takes the line down: exactly once per interrupt. */
+static unsigned line_ack(void *device)
 {
+    return virtio_pci_ack_bits(*self(device)->isr.at);
+}
+
+int virtio_pci_demand(struct virtio_device *d, const struct irq_demand *from_core,
+                      unsigned (*ack)(void *device))
+{
+    struct virtio_pci *v = self(d);
     struct irq_demand full = *from_core;
     const struct pci_device *pci = d->pci;
     full.msix_entries = pci->msix_table ? pci->msix_entries : 0;
     bool has_line = pci->interrupt_pin && pci->interrupt_line && pci->interrupt_line != 0xff;
-    full.intx_gsi = has_line && self(d)->isr.at ? pci->interrupt_line : -1;
-    d->irq = irq_demand(&full, &irq_ops, d);
+    full.intx_gsi = has_line && ack ? pci->interrupt_line : -1;
+    v->irq_ops = (struct irq_device_ops){ .write_message = write_message, .mask = mask_entry, .ack = ack };
+    d->irq = irq_demand(&full, &v->irq_ops, d);
     return d->irq ? 0 : -ENOMEM;
+}
+
+static int demand(struct virtio_device *d, const struct irq_demand *from_core)
+{
+    return virtio_pci_demand(d, from_core, self(d)->isr.at ? line_ack : NULL);
 }
 
 static const struct virtio_transport_ops transport_ops = {
@@ -243,8 +240,8 @@ static const struct virtio_transport_ops transport_ops = {
     .queue_setup = queue_setup,
     .queue_enable = queue_enable,
     .queue_doorbell = queue_doorbell,
-    .isolate = isolate,
-    .vanished = vanished,
+    .isolate = virtio_pci_isolate,
+    .vanished = virtio_pci_vanished,
     .demand = demand,
 };
 
@@ -269,7 +266,7 @@ bool virtio_pci_match(const struct pci_device *pci, unsigned type)
 
 /* Take a capability's region if it is the first usable one. A reserved BAR, or a region outside its
  * BAR, makes it unusable. */
-static void take_region(struct pci_device *pci, unsigned cap, struct region *out, uint32_t need)
+static void take_region(struct pci_device *pci, unsigned cap, struct virtio_region *out, uint32_t need)
 {
     unsigned bar = pci_read8(pci, cap + 4);
     uint32_t offset = pci_read32(pci, cap + 8), length = pci_read32(pci, cap + 12);
@@ -319,15 +316,18 @@ struct virtio_device *virtio_pci_create(struct pci_device *pci, const char *driv
     snprintf(d->name, sizeof(d->name), "%.15s %.14s", driver_name, pci->name);
 
     find_regions(pci, v);
-    if (!v->common.at || !v->notify.at) {
+    bool modern = v->common.at && v->notify.at;
+    if (!modern && (pci->device >= MODERN_ID_BASE || !virtio_pci_legacy_use(v))) {
         log_error("%s: not usable, %s", d->name,
-                  pci->device < MODERN_ID_BASE ? "it has no modern (virtio 1.0) interface"
+                  pci->device < MODERN_ID_BASE ? "it has neither a modern nor a legacy interface"
                                                : "its common or notify region is missing");
         kfree(v);
         return NULL;
     }
+    if (!modern)
+        log_info("%s: by the legacy interface", d->name);
     pci_get(pci);
-    pci_enable(pci, true, false, true);
+    pci_enable(pci, true, !modern, true);
     if (pci->msix_entries && pci_msix_enable(pci))
         log_warn("%s: MSI-X cannot be enabled", d->name);
     return d;

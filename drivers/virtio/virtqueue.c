@@ -22,7 +22,7 @@ struct virtqueue {
     struct ring *ring;             /* I */
     unsigned index;                /* I */
     int source;                    /* I irq source, NO_SOURCE = never interrupts */
-    volatile uint16_t *doorbell;   /* I */
+    volatile uint16_t *doorbell;   /* I NULL = by the transport */
     bool kick_held;                /* o a doorbell was wanted before DRIVER_OK */
     struct page *ring_pages;       /* I */
     struct page *table_pages;      /* I NULL = none */
@@ -75,10 +75,12 @@ static int make_ring(struct virtqueue *q, unsigned size, unsigned max_segments)
         .strong_barriers = virtio_has(q->device, VIRTIO_F_ORDER_PLATFORM),
     };
     bool packed = virtio_has(q->device, VIRTIO_F_RING_PACKED);
+    c.page_aligned = q->device->transport->legacy;
     for (c.size = size; c.size && !q->ring_pages; c.size /= 2) {
-        q->ring_pages = alloc_memory(packed ? ring_packed_bytes(c.size) : ring_split_bytes(c.size), &c.parts);
-        if (q->ring_pages)
-            break;
+        size_t bytes = packed ? ring_packed_bytes(c.size) : ring_split_bytes(c.size, c.page_aligned);
+        q->ring_pages = alloc_memory(bytes, &c.parts);
+        if (q->ring_pages || q->device->transport->legacy)
+            break; /* a legacy queue cannot be smaller than the device says */
     }
     if (!q->ring_pages)
         return -ENOMEM;
@@ -135,9 +137,12 @@ struct virtqueue *virtio_queue_start(struct virtio_device *d, unsigned index, un
         return err_ptr(-ENOENT);
     if (max_size)
         size = MIN(size, max_size);
-    size = MIN(size, RING_SIZE_MAX);
-    if (!virtio_has(d, VIRTIO_F_RING_PACKED))
-        size = power_of_two_at_most(size);
+    if (d->transport->legacy)
+        size = d->transport->queue_size(d, index); /* as it is, or not at all */
+    else if (virtio_has(d, VIRTIO_F_RING_PACKED))
+        size = MIN(size, RING_SIZE_MAX);
+    else
+        size = power_of_two_at_most(MIN(size, RING_SIZE_MAX));
 
     struct virtqueue *q = kzalloc(sizeof(*q));
     if (!q)
@@ -158,8 +163,9 @@ struct virtqueue *virtio_queue_start(struct virtio_device *d, unsigned index, un
         .device = a.device,
     };
     d->transport->queue_setup(d, index, &setup);
-    q->doorbell = d->transport->queue_doorbell(d, index);
-    if (!q->doorbell) {
+    if (!d->transport->queue_notify)
+        q->doorbell = d->transport->queue_doorbell(d, index);
+    if (!q->doorbell && !d->transport->queue_notify) {
         log_error("%s: doorbell of queue %u lies outside its region", d->name, index);
         error = -EIO;
         goto fail;
@@ -259,7 +265,10 @@ void virtqueue_notify(struct virtqueue *q)
         return;
     assert(q->device->driver_ok || q->device->broken);
     q->stats.notifies++; /* statistics: a lost increment between two submitters is accepted */
-    *q->doorbell = (uint16_t)q->index;
+    if (likely(q->doorbell != NULL))
+        *q->doorbell = (uint16_t)q->index;
+    else
+        q->device->transport->queue_notify(q->device, q->index);
 }
 
 void virtqueue_send_held_kicks(struct virtio_device *d)

@@ -44,6 +44,7 @@ struct virtio_device {
 };
 struct virtio_buffer { uint64_t phys; uint32_t len; };
 
+#define VIRTIO_F_ANY_LAYOUT    27 /* legacy devices only */
 #define VIRTIO_F_INDIRECT_DESC 28
 #define VIRTIO_F_EVENT_IDX     29
 #define VIRTIO_F_VERSION_1     32
@@ -67,6 +68,9 @@ uint64_t virtio_device_features(struct virtio_device *d);
  * as needed), set FEATURES_OK, read it back. `required` bits that are not offered, or FEATURES_OK not
  * sticking: -EOPNOTSUPP, FAILED set, with a message naming the bits. */
 int virtio_negotiate(struct virtio_device *d, uint64_t wanted, uint64_t required) __must_check;
+/* Driven by the interface before virtio 1.0. Without VIRTIO_F_ANY_LAYOUT such a device wants each header in a buffer
+ * of its own; a driver that joins header and data requires it. */
+bool virtio_is_legacy(const struct virtio_device *d);
 void virtio_driver_ok(struct virtio_device *d); /* asserts that each queue has a service; sends held-back kicks */
 void virtio_fail(struct virtio_device *d);      /* status FAILED; the device stays unused until a reset */
 /* Stop: reset the device (bounded; at once when it has vanished), release its vectors. Its queues answer

@@ -112,10 +112,21 @@ def test_memory_above_the_pci_hole_and_disks_behind_bridges(tmp_path):
     assert "vdb: virtio-blk" in console
 
 
-def test_a_legacy_only_disk_is_refused_and_the_others_work(tmp_path):
-    legacy = ["-drive", f"if=none,id=l,format=raw,file={make_disk(tmp_path, 'l.img')}",
-              "-device", "virtio-blk-pci,drive=l,disable-modern=on,disable-legacy=off"]
-    assert "no modern (virtio 1.0) interface" in run(tmp_path, legacy + drives(tmp_path, 2))
+@pytest.mark.parametrize("kind, options", [
+    ("pc", ""), ("pc", ",vectors=0"), ("q35", ",vectors=2"), ("q35", ",queue-size=4,num-queues=1"), ("pc", ",indirect_desc=off,event_idx=off"),
+])
+def test_devices_with_only_the_legacy_interface(kind, options, tmp_path):
+    """Ports, no FEATURES_OK, rings of the offered size; with vectors=0 they share lines with each other and a NIC."""
+    nic_options = ",disable-modern=on" + (options if "vectors" in options else "")
+    legacy_nic = ["-netdev", "hubport,id=h0,hubid=0", "-device", f"virtio-net-pci,netdev=h0{nic_options}"]
+    console = run(tmp_path, drives(tmp_path, 4, ",disable-modern=on" + options) + legacy_nic, machine=kind)
+    assert console.count("by the legacy interface") == 5
+    assert ("line 1" in console) == (",vectors=0" in options)
+
+
+def test_a_legacy_device_that_wants_headers_apart_is_refused_and_the_others_work(tmp_path):
+    odd = ["-netdev", "hubport,id=h0,hubid=0", "-device", "virtio-net-pci,netdev=h0,disable-modern=on,any_layout=off"]
+    assert "does not offer the features 0x8000000" in run(tmp_path, odd + drives(tmp_path, 2))
 
 
 @pytest.mark.parametrize("block", [512, 4096])

@@ -21,7 +21,7 @@ static int use_packed(void **state) { packed = true; return 0; }
 static struct rig rig(unsigned size, bool event_index, unsigned tables, unsigned entries)
 {
     struct rig g = { 0 };
-    size_t bytes = ALIGN_UP(packed ? ring_packed_bytes(size) : ring_split_bytes(size), 4096UL), table_bytes = (size_t)tables * entries * 16;
+    size_t bytes = ALIGN_UP(packed ? ring_packed_bytes(size) : ring_split_bytes(size, false), 4096UL), table_bytes = (size_t)tables * entries * 16;
     g.parts = aligned_alloc(4096, bytes);
     g.tables = table_bytes ? aligned_alloc(4096, ALIGN_UP(table_bytes, 4096UL)) : NULL;
     memset(g.parts, 0xa5, bytes);
@@ -54,7 +54,7 @@ static void rule28_parts_are_aligned(void **s)
         assert_int_equal(a.device % 4, 0);
         assert_true(a.driver >= a.descriptors + 16 * size);
         assert_true(a.device >= a.driver + 6 + 2 * size);
-        assert_true(a.device + 6 + 8 * size <= a.descriptors + ring_split_bytes(size));
+        assert_true(a.device + 6 + 8 * size <= a.descriptors + ring_split_bytes(size, false));
         rig_free(&g);
     }
 }
