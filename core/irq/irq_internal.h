@@ -37,6 +37,7 @@ struct irq_source {
     uint64_t served;                    /* a times that serve found work; a lost increment is harmless */
     uint64_t served_seen;               /* w */
     unsigned stuck;                     /* w looks in a row with work that nobody took */
+    unsigned quiet;                     /* w looks in a row with requests in flight and none completed */
 };
 struct irq_entry {
     struct irq_vector *vector;          /* M its message names it and it is unmasked; NULL = masked */

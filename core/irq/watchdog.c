@@ -3,7 +3,8 @@
  * interrupt. It is served, counted and reported. A safety net, not a mechanism: a rescue outside
  * fault injection is a bug.
  *
- * Slow devices are not its business (nothing to take), nor is a busy queue whose completions are
+ * A device with requests in flight that completes nothing for as long is looked at by its driver: it may
+ * have been taken out. Otherwise slow devices are not its business (nothing to take), nor is a busy queue whose completions are
  * being taken (the count of useful serves moves).
  */
 #include <weir/atomic.h>
@@ -30,6 +31,12 @@ static void look_at(struct irq_source *s)
         return;
     uint64_t served = atomic_load_relaxed(&s->served);
     bool waiting = service->pending(s->arg) && served == s->served_seen;
+    bool quiet = service->stalled && service->busy && service->busy(s->arg) && served == s->served_seen;
+    s->quiet = quiet ? s->quiet + 1 : 0;
+    if (s->quiet == LOOKS) {
+        s->quiet = 0;
+        service->stalled(s->arg);
+    }
     s->served_seen = served;
     s->stuck = waiting ? s->stuck + 1 : 0;
     if (s->stuck < LOOKS)

@@ -119,7 +119,8 @@ static int fill_locked(struct blk_queue *q, struct list *requests, struct list *
         }
         if (error) {
             /* Fenced, or unplugged since the block core looked. */
-            bool removed = atomic_load_relaxed(&r->device->removed);
+            bool removed = atomic_load_relaxed(&r->device->removed) ||
+                           atomic_load_relaxed(&q->disk->virtio->vanished);
             block_piece_done(r, removed ? -ENODEV : -EIO, done);
         }
     }
@@ -286,10 +287,17 @@ static void queue_polled(void *arg, bool polled)
     spin_unlock_irqrestore(&q->lock, flags);
 }
 
+static void queue_stalled(void *arg)
+{
+    struct blk_queue *q = arg;
+    (void)virtio_check(q->disk->virtio);
+}
+
 const struct irq_service blk_queue_service = {
     .serve = queue_serve,
     .busy = queue_busy,
     .pending = queue_pending,
+    .stalled = queue_stalled,
     .polled = queue_polled,
 };
 

@@ -185,19 +185,25 @@ void virtio_config_write8(struct virtio_device *d, unsigned offset, uint8_t v)
 
 /* ---- configuration interrupt ---- */
 
-static bool config_serve(void *arg)
+bool virtio_check(struct virtio_device *d)
 {
-    struct virtio_device *d = arg;
     if (atomic_load_relaxed(&d->broken) || !d->driver_ok)
         return false;
     uint8_t status = d->transport->status_read(d);
-    if (status == STATUS_GONE)
-        virtio_fence(d, "it has vanished");
+    /* Where a device was taken out, some machines read ones, others zeroes. */
+    if (status == STATUS_GONE || !(status & VIRTIO_STATUS_DRIVER_OK))
+        virtio_fence(d, "it has vanished, or lost its state");
     else if (status & VIRTIO_STATUS_NEEDS_RESET)
         virtio_fence(d, "it asks for a reset");
     else
-        return d->config_service->serve(d->config_arg);
-    return true;
+        return true;
+    return false;
+}
+
+static bool config_serve(void *arg)
+{
+    struct virtio_device *d = arg;
+    return virtio_check(d) && d->config_service->serve(d->config_arg);
 }
 
 static const struct irq_service config_irq_service = { .serve = config_serve };
@@ -252,21 +258,22 @@ static struct virtio_device *fence_next(void)
 }
 
 /* Cookies go back only when the device cannot write to their memory any more. */
-static int silence(struct virtio_device *d)
+static void silence(struct virtio_device *d)
 {
     int error = reset_and_wait(d);
     if (error == -ETIMEDOUT)
         d->transport->isolate(d);
+    bool present = !d->transport->present || d->transport->present(d);
+    atomic_store_relaxed(&d->vanished, error == -ENODEV || !present);
     atomic_store_release(&d->fence_done, true);
-    return error;
 }
 
 static void fence_finish(struct virtio_device *d)
 {
-    int error = silence(d);
+    silence(d);
     if (d->on_fenced)
         d->on_fenced(d);
-    if (error == -ENODEV && d->transport->vanished)
+    if (d->vanished && d->transport->vanished)
         d->transport->vanished(d);
     /* The device may be taken apart by who waits for this. */
     atomic_store_release(&d->fence_over, true);

@@ -129,7 +129,7 @@ static void blk_fenced(struct virtio_device *v)
 {
     struct blk_disk *disk = v->driver_data;
     for (unsigned i = 0; i < disk->block.queue_count; i++)
-        blk_queue_abort(&disk->queues[i], -EIO);
+        blk_queue_abort(&disk->queues[i], atomic_load_relaxed(&v->vanished) ? -ENODEV : -EIO);
 }
 
 static int negotiate(struct blk_disk *disk)

@@ -172,6 +172,11 @@ void virtio_pci_isolate(struct virtio_device *d)
     pci_enable(d->pci, true, false, false);
 }
 
+bool virtio_pci_present(struct virtio_device *d)
+{
+    return pci_read16(d->pci, 0) == d->pci->vendor;
+}
+
 void virtio_pci_vanished(struct virtio_device *d)
 {
     pci_hotplug_wake();
@@ -242,6 +247,7 @@ static const struct virtio_transport_ops transport_ops = {
     .queue_doorbell = queue_doorbell,
     .isolate = virtio_pci_isolate,
     .vanished = virtio_pci_vanished,
+    .present = virtio_pci_present,
     .demand = demand,
 };
 

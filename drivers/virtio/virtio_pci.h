@@ -28,6 +28,7 @@ unsigned virtio_pci_ack_bits(uint8_t isr);
 /* `ack` NULL: the device cannot use its line. */
 int virtio_pci_demand(struct virtio_device *d, const struct irq_demand *from_core, unsigned (*ack)(void *device));
 void virtio_pci_isolate(struct virtio_device *d);
+bool virtio_pci_present(struct virtio_device *d);
 void virtio_pci_vanished(struct virtio_device *d);
 /* Drive the function by its legacy interface; false if it has none. */
 bool virtio_pci_legacy_use(struct virtio_pci *v) __must_check;

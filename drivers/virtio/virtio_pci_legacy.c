@@ -186,6 +186,7 @@ static const struct virtio_transport_ops ops = {
     .queue_notify = queue_notify,
     .isolate = virtio_pci_isolate,
     .vanished = virtio_pci_vanished,
+    .present = virtio_pci_present,
     .demand = demand,
     .legacy = true,
 };

@@ -65,6 +65,9 @@ struct irq_service {
     bool (*busy)(void *arg);
     /* Has the device finished something that nobody has taken yet? For the watchdog; NULL = not watched. */
     bool (*pending)(void *arg);
+    /* Something is in flight, and nothing has been taken for some seconds: is the device there at all? From the
+     * watchdog's thread, again while it lasts. Slow devices are no fault. NULL = not watched. */
+    void (*stalled)(void *arg);
     /* The source is polled from now on, or no longer: arm the device's interrupts or leave them off. Thread
      * context; serve is called right after. NULL = all the same to it. */
     void (*polled)(void *arg, bool polled);

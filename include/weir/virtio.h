@@ -32,6 +32,7 @@ struct virtio_device {
     bool broken;                 /* a fenced: a queue lied, or surprise removal */
     bool fence_done;             /* a device is reset after fencing or stopping; cookies may be taken back */
     bool fence_over;             /* a on_fenced has returned */
+    bool vanished;               /* a it was not there any more when it was to be reset */
     bool stopped;                /* virtio_stop was called */
     /* Thread context, once, after a fenced device was reset. May be NULL. */
     void (*on_fenced)(struct virtio_device *d);
@@ -78,6 +79,8 @@ void virtio_fail(struct virtio_device *d);      /* status FAILED; the device sta
 void virtio_stop(struct virtio_device *d);
 /* Destroy the queues, when nobody calls anything with the device or its queues any more. */
 void virtio_shutdown(struct virtio_device *d);
+/* True: the device is there and well. Else it is fenced (or was, or does not run). Any context; one status read. */
+bool virtio_check(struct virtio_device *d);
 /* Fence a lying or vanished device. Any context; the rest happens in a thread. */
 void virtio_fence(struct virtio_device *d, const char *why);
 static inline bool virtio_has(const struct virtio_device *d, unsigned bit) { return (d->features >> bit) & 1; }
