@@ -54,7 +54,7 @@ bool sched_steal(struct run_queue *rq)
  * will pull. rq is locked, and the overload has been published with a full barrier. */
 unsigned sched_claim_helper_locked(struct run_queue *rq, const struct cpumask *affinity)
 {
-    if (!machine.params->idle_pull)
+    if (!policy_any_idle(&machine) || !machine.params->idle_pull)
         return CPU_MAX;
     unsigned cpu = policy_claim_idle(&machine, rq->id + 1, affinity);
     if (cpu != CPU_MAX) {
@@ -68,8 +68,7 @@ unsigned sched_claim_helper_locked(struct run_queue *rq, const struct cpumask *a
 unsigned sched_claim_helper_for_queued_locked(struct run_queue *rq)
 {
     unsigned cpu = CPU_MAX;
-    for (struct rb_node *n = rb_first(&rq->policy->tree); n && cpu == CPU_MAX; n = rb_next(n)) {
-        struct policy_entity *e = container_of(n, struct policy_entity, node);
+    for (struct policy_entity *e = rq->policy->first; e && cpu == CPU_MAX; e = policy_next_of(rq->policy, e)) {
         if (e->movable)
             cpu = sched_claim_helper_locked(rq, e->affinity);
     }
@@ -172,10 +171,8 @@ static bool waits_long(struct run_queue *rq, uint64_t now_ns)
 {
     bool found = false;
     spin_lock(&rq->lock);
-    for (struct rb_node *n = rb_first(&rq->policy->tree); n && !found; n = rb_next(n)) {
-        uint64_t since = container_of(n, struct policy_entity, node)->last_ran_ns;
-        found = now_ns > since && now_ns - since > LONG_WAIT_NS;
-    }
+    for (struct policy_entity *e = rq->policy->first; e && !found; e = policy_next_of(rq->policy, e))
+        found = now_ns > e->last_ran_ns && now_ns - e->last_ran_ns > LONG_WAIT_NS;
     spin_unlock(&rq->lock);
     return found;
 }

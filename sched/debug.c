@@ -26,6 +26,7 @@ void sched_totals(struct sched_totals *out)
         out->migrations += n->steals + n->balance_moves;
         out->steals += n->steals;
         out->balance_moves += n->balance_moves;
+        out->nudges += n->nudges;
         out->ticks += n->ticks;
         out->halts += n->halts;
         out->halts_with_work += n->halts_with_work;

@@ -1,11 +1,5 @@
-/*
- * Scheduling policy; see weir/policy.h.
- *
- * Why deadlines and not only virtual time: every entity gets turns of POLICY_SLICE_NS, so a switch
- * happens once a turn and not at each crossing of two virtual clocks; and a turn's deadline moves only
- * by service received, so everyone's turn comes.
- */
-#include <weir/policy.h>
+/* Scheduling policy; see weir/policy.h and weir/policy_queue.h. */
+#include <weir/policy_queue.h>
 #include <weir/string.h>
 
 /* 1024 * 1.25^-nice, rounded: one nice step is about a tenth of a CPU between two threads. */
@@ -15,7 +9,6 @@ static const uint32_t nice_weight[] = {
     1024, 819, 655, 524, 419, 336, 268, 215, 172, 137,
     110, 88, 70, 56, 45, 36, 29, 23, 18, 15,
 };
-#define WEIGHT_NICE_0 1024u
 #define FLOOR_START (1ULL << 40) /* far from 0, so that a lag below it does not wrap */
 
 const struct policy_params policy_weir = {
@@ -43,27 +36,6 @@ uint32_t policy_weight(int nice)
     return nice_weight[MAX(POLICY_NICE_MIN, MIN(POLICY_NICE_MAX, nice)) - POLICY_NICE_MIN];
 }
 
-/* Virtual time may wrap: compare by difference. */
-static bool before(uint64_t a, uint64_t b)
-{
-    return (int64_t)(a - b) < 0;
-}
-
-static uint64_t to_virtual(uint64_t ns, uint32_t weight)
-{
-    return weight == WEIGHT_NICE_0 ? ns : ns * WEIGHT_NICE_0 / weight;
-}
-
-static uint64_t turn_of(const struct policy_entity *e)
-{
-    return to_virtual(POLICY_SLICE_NS, e->weight);
-}
-
-static struct policy_entity *entity_of(struct rb_node *n)
-{
-    return container_of(n, struct policy_entity, node);
-}
-
 void policy_cpu_init(struct policy_cpu *c, unsigned id)
 {
     memset(c, 0, sizeof(*c));
@@ -76,36 +48,45 @@ void policy_entity_init(struct policy_entity *e, int nice)
     memset(e, 0, sizeof(*e));
     e->weight = policy_weight(nice);
     e->nice = (int8_t)MAX(POLICY_NICE_MIN, MIN(POLICY_NICE_MAX, nice));
-    e->slice_left = turn_of(e);
+    e->slice_left = policy_turn_of(e);
 }
 
-/* ---- one CPU's queue ---- */
+/* ---- one CPU's queue: what weir/policy_queue.h leaves out ---- */
 
-/* The floor follows the least virtual time of those that want to run. The tree is ordered by deadline,
- * so the first one's virtual time is the least up to a turn, which is all the precision needed. */
-static void floor_raise(struct policy_cpu *c)
+static void tree_insert(struct policy_cpu *c, struct policy_entity *e, bool leftmost)
 {
-    const struct policy_entity *first = c->first, *run = c->running;
-    uint64_t least;
-    if (run && first)
-        least = before(run->vruntime, first->vruntime) ? run->vruntime : first->vruntime;
-    else if (run || first)
-        least = run ? run->vruntime : first->vruntime;
-    else
+    struct rb_node **link = &c->tree.root, *parent = NULL;
+    while (*link) {
+        parent = *link;
+        /* Equal deadlines: first come, first served. */
+        bool left = leftmost || policy_before(e->deadline, policy_entity_of(parent)->deadline);
+        link = left ? &parent->left : &parent->right;
+    }
+    rb_insert(&c->tree, &e->node, parent, link);
+}
+
+void policy_tree_add(struct policy_cpu *c, struct policy_entity *e)
+{
+    if (!policy_before(e->deadline, c->first->deadline)) {
+        tree_insert(c, e, false);
         return;
-    if (before(c->floor, least))
-        c->floor = least;
+    }
+    tree_insert(c, c->first, true);
+    c->first = e;
 }
 
-static void load_publish(struct policy_cpu *c)
+void policy_tree_remove(struct policy_cpu *c, struct policy_entity *e)
 {
-    atomic_store_relaxed(&c->load, c->queued + (c->running != NULL));
+    if (e != c->first) {
+        rb_remove(&c->tree, &e->node);
+        return;
+    }
+    c->first = policy_entity_of(rb_first(&c->tree));
+    rb_remove(&c->tree, &c->first->node);
 }
 
-static bool is_movable(const struct policy_cpu *c, const struct policy_entity *e)
+bool policy_is_movable(const struct policy_cpu *c, const struct policy_entity *e)
 {
-    if (!e->affinity)
-        return true;
     for (unsigned i = 0; i < BITMAP_WORDS(CPU_MAX); i++) {
         uint64_t others = atomic_load_relaxed(&e->affinity->bits[i]);
         if (i == c->id / 64)
@@ -116,153 +97,31 @@ static bool is_movable(const struct policy_cpu *c, const struct policy_entity *e
     return false;
 }
 
-static void tree_add(struct policy_cpu *c, struct policy_entity *e)
-{
-    struct rb_node **link = &c->tree.root, *parent = NULL;
-    bool first = true;
-    while (*link) {
-        parent = *link;
-        /* Equal deadlines: first come, first served. */
-        bool left = before(e->deadline, entity_of(parent)->deadline);
-        first &= left;
-        link = left ? &parent->left : &parent->right;
-    }
-    rb_insert(&c->tree, &e->node, parent, link);
-    if (first)
-        c->first = e;
-    e->queued = true;
-    e->movable = is_movable(c, e);
-    c->queued++;
-    c->movable += e->movable;
-}
-
-static void tree_remove(struct policy_cpu *c, struct policy_entity *e)
-{
-    if (c->first == e) {
-        struct rb_node *next = c->queued > 1 ? rb_next(&e->node) : NULL;
-        c->first = next ? entity_of(next) : NULL;
-    }
-    rb_remove(&c->tree, &e->node);
-    e->queued = false;
-    c->queued--;
-    c->movable -= e->movable;
-    e->movable = false;
-}
-
-static void make_relative(const struct policy_cpu *c, struct policy_entity *e)
-{
-    e->lag = (int64_t)(e->vruntime - c->floor);
-    e->slice_left = before(e->vruntime, e->deadline) ? e->deadline - e->vruntime : 0;
-}
-
-void policy_enqueue(struct policy_cpu *c, struct policy_entity *e, enum policy_enqueue_kind kind, uint64_t now_ns)
-{
-    int64_t turn = (int64_t)turn_of(e), lag = e->lag;
-    if (kind == POLICY_NEW) {
-        lag = 0;
-        e->last_ran_ns = now_ns;
-    } else if (kind == POLICY_WAKE) {
-        uint64_t slept = now_ns > e->last_ran_ns ? now_ns - e->last_ran_ns : 0;
-        lag -= (int64_t)MIN(slept, (uint64_t)NSEC_PER_SEC);
-        e->last_ran_ns = now_ns; /* it waits from now on */
-    }
-    /* Neither a long debt nor a long claim follows an entity into another queue. */
-    lag = MAX(-(int64_t)POLICY_WAKE_CREDIT_NS, MIN(turn, lag));
-    e->vruntime = c->floor + (uint64_t)lag;
-    e->deadline = e->vruntime + (kind == POLICY_MOVE && e->slice_left ? e->slice_left : (uint64_t)turn);
-    tree_add(c, e);
-    load_publish(c);
-}
-
-void policy_dequeue(struct policy_cpu *c, struct policy_entity *e)
-{
-    tree_remove(c, e);
-    make_relative(c, e);
-    load_publish(c);
-}
-
-struct policy_entity *policy_pick(struct policy_cpu *c)
-{
-    struct policy_entity *e = c->first;
-    if (e) {
-        tree_remove(c, e);
-        c->running = e;
-        load_publish(c);
-    }
-    return e;
-}
-
-void policy_put(struct policy_cpu *c, uint64_t now_ns)
-{
-    struct policy_entity *e = c->running;
-    c->running = NULL;
-    e->last_ran_ns = now_ns;
-    tree_add(c, e);
-    load_publish(c);
-}
-
-void policy_stop(struct policy_cpu *c, uint64_t now_ns)
-{
-    struct policy_entity *e = c->running;
-    c->running = NULL;
-    floor_raise(c); /* to those who stay: what e is owed must be measured against them, not against itself */
-    e->last_ran_ns = now_ns;
-    make_relative(c, e);
-    load_publish(c);
-}
-
-bool policy_charge(struct policy_cpu *c, uint64_t delta_ns)
-{
-    struct policy_entity *e = c->running;
-    e->vruntime += to_virtual(delta_ns, e->weight);
-    floor_raise(c);
-    if (before(e->vruntime, e->deadline))
-        return false;
-    e->deadline = e->vruntime + turn_of(e);
-    return true;
-}
-
 void policy_yield(struct policy_cpu *c)
 {
     struct policy_entity *e = c->running;
-    const struct rb_node *last = rb_last(&c->tree);
-    uint64_t turn_end = e->vruntime + turn_of(e);
+    const struct policy_entity *last = policy_last(c);
+    uint64_t turn_end = e->vruntime + policy_turn_of(e);
     /* Behind everyone who waits, but never further than a turn: a yield is not a penance. */
-    if (last && !before(entity_of((struct rb_node *)last)->deadline, e->deadline)) {
-        uint64_t behind = entity_of((struct rb_node *)last)->deadline;
-        e->deadline = before(turn_end, behind) ? turn_end : behind;
-    }
-}
-
-bool policy_preempts(const struct policy_cpu *c, const struct policy_entity *e)
-{
-    return !c->running || before(e->deadline + POLICY_PREEMPT_GAIN_NS, c->running->deadline);
-}
-
-uint64_t policy_slice_left_ns(const struct policy_cpu *c)
-{
-    const struct policy_entity *e = c->running;
-    if (!before(e->vruntime, e->deadline))
-        return 0;
-    uint64_t left = e->deadline - e->vruntime;
-    return e->weight == WEIGHT_NICE_0 ? left : left * e->weight / WEIGHT_NICE_0;
+    if (last && !policy_before(last->deadline, e->deadline))
+        e->deadline = policy_before(turn_end, last->deadline) ? turn_end : last->deadline;
 }
 
 void policy_set_nice(struct policy_cpu *c, struct policy_entity *e, int nice)
 {
     bool queued = e->queued;
     if (queued)
-        tree_remove(c, e);
+        policy_queue_remove(c, e);
     e->nice = (int8_t)MAX(POLICY_NICE_MIN, MIN(POLICY_NICE_MAX, nice));
     e->weight = policy_weight(nice);
     if (queued || c->running == e) {
         /* A new turn at the new weight; virtual time already used stays used. */
-        e->deadline = e->vruntime + turn_of(e);
+        e->deadline = e->vruntime + policy_turn_of(e);
     } else {
-        e->slice_left = turn_of(e);
+        e->slice_left = policy_turn_of(e);
     }
     if (queued)
-        tree_add(c, e);
+        policy_queue_add(c, e);
 }
 
 /* ---- placement ---- */
@@ -301,18 +160,10 @@ static unsigned claim_in_range(struct policy_machine *m, unsigned from, unsigned
     return CPU_MAX;
 }
 
-static bool any_idle(const struct policy_machine *m)
-{
-    uint64_t any = 0;
-    for (unsigned i = 0; i * 64 < atomic_load_relaxed(&m->cpu_count); i++)
-        any |= atomic_load_relaxed(&m->idle.bits[i]);
-    return any;
-}
-
 unsigned policy_claim_idle(struct policy_machine *m, unsigned start, const struct cpumask *affinity)
 {
     unsigned n = atomic_load_relaxed(&m->cpu_count);
-    if (!any_idle(m))
+    if (!policy_any_idle(m))
         return CPU_MAX;
     if (start >= n)
         start = 0;
@@ -341,11 +192,6 @@ static unsigned least_loaded(const struct policy_machine *m, unsigned start, uns
     return best != CPU_MAX ? best : fallback; /* a mask with no CPU that is up cannot be served */
 }
 
-static bool usable(const struct policy_machine *m, unsigned cpu, const struct cpumask *affinity)
-{
-    return bitmap_test(m->online.bits, cpu) && (!affinity || bitmap_test(affinity->bits, cpu));
-}
-
 bool policy_servable(const struct policy_machine *m, const struct cpumask *affinity)
 {
     for (unsigned i = 0; i < BITMAP_WORDS(CPU_MAX); i++)
@@ -356,7 +202,7 @@ bool policy_servable(const struct policy_machine *m, const struct cpumask *affin
 
 unsigned policy_place_new(struct policy_machine *m, unsigned creator, const struct cpumask *affinity)
 {
-    if (!m->params->spread_new && usable(m, creator, affinity))
+    if (!m->params->spread_new && policy_usable(m, creator, affinity))
         return creator;
     unsigned n = MAX(1u, atomic_load_relaxed(&m->cpu_count));
     unsigned start = atomic_load_relaxed(&m->rotor) % n;
@@ -369,12 +215,12 @@ unsigned policy_place_new(struct policy_machine *m, unsigned creator, const stru
     return cpu;
 }
 
-unsigned policy_place_wake(struct policy_machine *m, unsigned last, unsigned waker, const struct cpumask *affinity)
+unsigned policy_search_wake(struct policy_machine *m, unsigned last, unsigned waker, const struct cpumask *affinity)
 {
-    bool last_usable = usable(m, last, affinity);
+    bool last_usable = policy_usable(m, last, affinity);
     if (m->params->wake_idle) {
         /* An interrupt on an idle CPU: that one is awake already, any other would have to be woken. */
-        if (waker != last && bitmap_test(m->idle.bits, waker) && usable(m, waker, affinity) &&
+        if (waker != last && bitmap_test(m->idle.bits, waker) && policy_usable(m, waker, affinity) &&
             bitmap_test_and_clear_atomic(m->idle.bits, waker))
             return waker;
         if (last_usable && bitmap_test(m->idle.bits, last) && bitmap_test_and_clear_atomic(m->idle.bits, last))
@@ -416,8 +262,7 @@ struct policy_entity *policy_steal_candidate(const struct policy_cpu *victim, un
 {
     if (!policy_is_overloaded(victim))
         return NULL;
-    for (struct rb_node *n = rb_first(&victim->tree); n; n = rb_next(n)) {
-        struct policy_entity *e = entity_of(n);
+    for (struct policy_entity *e = victim->first; e; e = policy_next_of(victim, e)) {
         if (e->movable && policy_allowed(e, thief))
             return e;
     }
@@ -503,8 +348,7 @@ unsigned policy_balance_plan(struct policy_machine *m, unsigned me, struct polic
 
 struct policy_entity *policy_push_candidate(const struct policy_cpu *c, unsigned target, uint64_t now_ns)
 {
-    for (struct rb_node *n = rb_last(&c->tree); n; n = rb_prev(n)) {
-        struct policy_entity *e = entity_of(n);
+    for (struct policy_entity *e = policy_last(c); e; e = policy_previous_of(c, e)) {
         if (e->movable && policy_allowed(e, target) && now_ns - e->last_moved_ns >= POLICY_MOVE_REST_NS)
             return e;
     }

@@ -42,26 +42,32 @@ void sched_kick(unsigned cpu)
 
 /* ---- the queue; all with rq->lock held ---- */
 
-static void charge_locked(struct run_queue *rq, uint64_t now_ns)
+static inline void charge_locked(struct run_queue *rq, uint64_t now_ns)
 {
     uint64_t delta = now_ns > rq->charged_ns ? now_ns - rq->charged_ns : 0;
     rq->charged_ns += delta;
-    if (rq->curr == rq->idle) {
-        rq->n.idle_ns += delta;
-    } else if (rq->policy->running) {
+    if (likely(rq->policy->running)) {
         rq->curr->runtime_ns += delta;
         rq->turn_over |= policy_charge(rq->policy, delta);
+    } else if (rq->curr == rq->idle) {
+        rq->n.idle_ns += delta;
     }
+}
+
+/* Queueing does not need it to the microsecond: the floor, by which the newcomer is placed, is late by so much. */
+#define CHARGE_LATE_NS (20 * NSEC_PER_USEC)
+
+static inline void charge_roughly_locked(struct run_queue *rq, uint64_t now_ns)
+{
+    if (now_ns > rq->charged_ns + CHARGE_LATE_NS)
+        charge_locked(rq, now_ns);
 }
 
 /* Show in the machine's mask whether there is something to take here. The atomic is a full barrier:
  * the bit is visible before the caller reads the idle mask (sched_nudge); an idle CPU sets its idle
  * bit, full barrier, then reads this mask (idle_loop). So work beside an idle CPU is always seen by one. */
-void rq_publish_locked(struct run_queue *rq, uint64_t now_ns)
+static void publish_change_locked(struct run_queue *rq, bool overloaded, uint64_t now_ns)
 {
-    bool overloaded = policy_is_overloaded(rq->policy);
-    if (overloaded == rq->overloaded)
-        return;
     rq->overloaded = overloaded;
     if (overloaded) {
         rq->overloaded_since_ns = now_ns;
@@ -71,11 +77,25 @@ void rq_publish_locked(struct run_queue *rq, uint64_t now_ns)
     }
 }
 
+static inline void publish_locked(struct run_queue *rq, uint64_t now_ns)
+{
+    /* Shown to nobody while there is one CPU. */
+    bool overloaded = atomic_load_relaxed(&machine.cpu_count) > 1 && policy_is_overloaded(rq->policy);
+    if (unlikely(overloaded != rq->overloaded))
+        publish_change_locked(rq, overloaded, now_ns);
+}
+
+void rq_publish_locked(struct run_queue *rq, uint64_t now_ns)
+{
+    publish_locked(rq, now_ns);
+}
+
 #define BALANCE_SOONEST_NS (200 * NSEC_PER_USEC) /* a queue that fills for a moment is not balanced */
 
 /* While others wait, this CPU takes a tick: for the end of the turn and for balance, which is due an
  * interval after the last pass. An earlier tick that is armed already stays, so that switches, each of
- * which comes here, do not put it off for ever. */
+ * which comes here, do not put it off for ever. It also stays when nobody waits any more: one tick that
+ * finds nothing costs less than to set it anew for each thread that waits for a moment. */
 static void tick_arm_locked(struct run_queue *rq, uint64_t now_ns)
 {
     rq->ticking = true;
@@ -84,11 +104,11 @@ static void tick_arm_locked(struct run_queue *rq, uint64_t now_ns)
 }
 
 /* True if rq's CPU must be told to look. */
-static bool enqueue_locked(struct run_queue *rq, struct thread *t, enum policy_enqueue_kind kind, uint64_t now_ns)
+static inline bool enqueue_locked(struct run_queue *rq, struct thread *t, enum policy_enqueue_kind kind, uint64_t now_ns)
 {
-    charge_locked(rq, now_ns);
+    charge_roughly_locked(rq, now_ns);
     policy_enqueue(rq->policy, &t->entity, kind, now_ns);
-    rq_publish_locked(rq, now_ns);
+    publish_locked(rq, now_ns);
     if (policy_preempts(rq->policy, &t->entity))
         return true;
     if (rq->ticking)
@@ -102,16 +122,17 @@ static bool enqueue_locked(struct run_queue *rq, struct thread *t, enum policy_e
 
 /* Queue t, which is off its stack and in no queue, on CPU target, or elsewhere if its affinity changed
  * meanwhile. Interrupts off, no run-queue lock held. */
-void sched_enqueue_anywhere(struct thread *t, unsigned target, enum policy_enqueue_kind kind)
+static inline __attribute__((always_inline)) void enqueue_anywhere(struct thread *t, unsigned target, enum policy_enqueue_kind kind)
 {
     struct run_queue *rq;
     for (;;) {
         rq = run_queues[target];
         spin_lock(&rq->lock);
-        if (t->cpu != target && kind != POLICY_NEW)
-            t->migrations++;
-        atomic_store_relaxed(&t->cpu, target);
-        barrier_full(); /* cpu is visible before affinity is read: see thread_set_affinity */
+        if (t->cpu != target) {
+            t->migrations += kind != POLICY_NEW;
+            atomic_store_relaxed(&t->cpu, target);
+            barrier_full(); /* cpu is visible before affinity is read: see thread_set_affinity */
+        }
         if (likely(policy_allowed(&t->entity, target)))
             break;
         if (!policy_servable(&machine, t->entity.affinity))
@@ -124,10 +145,12 @@ void sched_enqueue_anywhere(struct thread *t, unsigned target, enum policy_enque
     /* Claimed under the lock: t, and so its affinity, cannot go away, and whoever sees the waiting thread
      * sees the claim too. If t must stay here, it is one that came before it that may go elsewhere now. */
     unsigned helper = CPU_MAX;
-    if (t->entity.movable && rq->overloaded)
-        helper = sched_claim_helper_locked(rq, t->entity.affinity);
-    else if (rq->overloaded && !was_overloaded)
-        helper = sched_claim_helper_for_queued_locked(rq);
+    if (rq->overloaded && policy_any_idle(&machine)) {
+        if (t->entity.movable)
+            helper = sched_claim_helper_locked(rq, t->entity.affinity);
+        else if (!was_overloaded)
+            helper = sched_claim_helper_for_queued_locked(rq);
+    }
     spin_unlock(&rq->lock);
     if (look)
         sched_kick(target);
@@ -135,9 +158,15 @@ void sched_enqueue_anywhere(struct thread *t, unsigned target, enum policy_enque
         sched_kick(helper);
 }
 
+void sched_enqueue_anywhere(struct thread *t, unsigned target, enum policy_enqueue_kind kind)
+{
+    enqueue_anywhere(t, target, kind);
+}
+
 /* ---- wake-ups ---- */
 
-static void enqueue_woken(struct thread *t)
+/* True, for the sake of a call in tail position. */
+static __attribute__((noinline)) bool enqueue_woken(struct thread *t)
 {
     uint64_t flags = irq_save();
     struct run_queue *mine = this_cpu()->rq;
@@ -151,14 +180,15 @@ static void enqueue_woken(struct thread *t)
     else if (unlikely(!policy_allowed(&t->entity, last)))
         while (atomic_load_acquire(&t->on_cpu))
             cpu_relax();
-    sched_enqueue_anywhere(t, target, POLICY_WAKE);
+    enqueue_anywhere(t, target, POLICY_WAKE);
     irq_restore(flags);
+    return true;
 }
 
 #define WAKE_ANY  (BIT(THREAD_UNINTERRUPTIBLE) | BIT(THREAD_KILLABLE) | BIT(THREAD_INTERRUPTIBLE))
 
 /* Wake t if it is in one of the states of `mask`. */
-static bool wake_from(struct thread *t, unsigned long mask)
+static inline bool wake_from(struct thread *t, unsigned long mask)
 {
     barrier_full(); /* the caller's change of the condition is visible before the state is read */
     uint32_t state = atomic_load_relaxed(&t->state);
@@ -168,9 +198,7 @@ static bool wake_from(struct thread *t, unsigned long mask)
     } while (!atomic_cas(&t->state, &state, THREAD_RUNNABLE));
     /* Of all wakers exactly one has swapped. Not parked: t is on its way to schedule(), finds itself
      * runnable there, and may be gone by now. Parked: t is ours, it cannot run until we queue it. */
-    if (state & THREAD_PARKED)
-        enqueue_woken(t);
-    return true;
+    return state & THREAD_PARKED ? enqueue_woken(t) : true;
 }
 
 bool thread_wake(struct thread *t)
@@ -229,14 +257,15 @@ static bool park_locked(struct thread *prev)
         if (state == THREAD_DEAD)
             return true;
         /* A signal that came before the state was written woke nobody: see it here. */
-        bool stay = atomic_load_relaxed(&prev->pending) & ends_sleep(state);
+        uint32_t pending = atomic_load_relaxed(&prev->pending);
+        bool stay = unlikely(pending) && (pending & ends_sleep(state));
         if (atomic_cas(&prev->state, &state, stay ? (uint32_t)THREAD_RUNNABLE : state | THREAD_PARKED))
             return !stay;
     }
 }
 
 /* First thing on the new stack, still with the lock that switch_thread took and interrupts off. */
-static void finish_switch(void)
+static inline void finish_switch(void)
 {
     struct run_queue *rq = this_cpu()->rq;
     struct thread *prev = rq->prev;
@@ -311,11 +340,9 @@ static void switch_thread(bool may_block)
     struct thread *prev = rq->curr, *next = choose_locked(rq, may_block, now_ns);
     rq->turn_over = false;
     bool was_overloaded = rq->overloaded;
-    rq_publish_locked(rq, now_ns);
+    publish_locked(rq, now_ns);
     if (rq->policy->queued)
         tick_arm_locked(rq, now_ns);
-    else
-        rq->ticking = false;
     if (next == prev) {
         spin_unlock(&rq->lock);
         irq_restore(flags);
@@ -325,8 +352,7 @@ static void switch_thread(bool may_block)
     rq->prev = prev;
     rq->n.switches++;
     next->switches++;
-    atomic_store_relaxed(&next->on_cpu, true);
-    barrier_full(); /* on_cpu is visible before next reads its pending bits: see pend */
+    (void)atomic_exchange(&next->on_cpu, true); /* full barrier: visible before next reads its pending bits, see pend */
     if (prev == rq->idle)
         leave_idle_locked(rq);
     else if (unlikely(rq->overloaded && !was_overloaded))
@@ -470,6 +496,7 @@ static bool halts_beside_work(struct run_queue *rq)
 static void halt(struct run_queue *rq)
 {
     rq->n.halts++;
+    rq->ticking = false; /* timer_before_halt disarms it */
     if (unlikely(check_halts) && halts_beside_work(rq))
         rq->n.halts_with_work++;
     timer_before_halt();

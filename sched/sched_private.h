@@ -2,7 +2,7 @@
 #ifndef SCHED_PRIVATE_H
 #define SCHED_PRIVATE_H
 #include <weir/sched.h>
-#include <weir/policy.h>
+#include <weir/policy_queue.h>
 
 struct sched_counters {
     uint64_t switches;      /* to another thread, idle included */
@@ -31,7 +31,7 @@ struct run_queue {
     struct thread *curr;        /* r */
     struct thread *prev;        /* o the thread being switched from, until finish_switch */
     bool push_prev;             /* o prev may no longer run here: place it elsewhere once it is off */
-    bool ticking;               /* r the tick is armed, since others wait */
+    bool ticking;               /* r the tick is armed: others wait, or did a moment ago */
     bool turn_over;             /* r curr's turn ended while the queue was charged by another CPU */
     bool overloaded;            /* r what the machine's overloaded bit shows */
     bool polling;               /* a idle, and looks at need_resched before it halts: no IPI needed */

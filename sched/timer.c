@@ -213,15 +213,8 @@ static void sleeper_wake(struct timer *t)
     thread_wake(container_of(t, struct sleeper, timer)->thread);
 }
 
-int wait_schedule(enum thread_state state, uint64_t deadline_ns)
+static __attribute__((noinline)) int schedule_until(uint64_t deadline_ns)
 {
-    uint32_t pending = atomic_load_relaxed(&current->pending);
-    if (state == THREAD_INTERRUPTIBLE ? pending : state == THREAD_KILLABLE ? pending & THREAD_KILL : 0)
-        return -EINTR;
-    if (deadline_ns == TIME_FOREVER) {
-        schedule();
-        return 0;
-    }
     if (deadline_ns <= clock_monotonic_ns())
         return -ETIMEDOUT;
     /* The state has been written before the timer can fire, so its wake-up counts even before schedule(). */
@@ -230,6 +223,17 @@ int wait_schedule(enum thread_state state, uint64_t deadline_ns)
     timer_arm(&s.timer, deadline_ns);
     schedule();
     timer_cancel_sync(&s.timer);
+    return 0;
+}
+
+int wait_schedule(enum thread_state state, uint64_t deadline_ns)
+{
+    uint32_t pending = atomic_load_relaxed(&current->pending);
+    if (unlikely(pending) && (state == THREAD_INTERRUPTIBLE || (state == THREAD_KILLABLE && (pending & THREAD_KILL))))
+        return -EINTR;
+    if (deadline_ns != TIME_FOREVER)
+        return schedule_until(deadline_ns);
+    schedule();
     return 0;
 }
 

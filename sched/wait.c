@@ -25,19 +25,19 @@ static bool wake_thread(struct waiter *w, unsigned events)
 void waiter_init(struct waiter *w, bool exclusive)
 {
     *w = (struct waiter){ .fn = wake_thread, .thread = current, .exclusive = exclusive };
-    list_init(&w->link);
 }
 
 void waiter_init_fn(struct waiter *w, bool (*fn)(struct waiter *, unsigned))
 {
     *w = (struct waiter){ .fn = fn };
-    list_init(&w->link);
 }
 
-static void add_locked(struct wait_queue *q, struct waiter *w)
+static inline void add_locked(struct wait_queue *q, struct waiter *w)
 {
-    if (w->queue)
+    if (w->queue) {
+        assert(w->queue == q);
         return;
+    }
     w->queue = q;
     if (w->exclusive)
         list_add_tail(&q->waiters, &w->link);
@@ -45,16 +45,20 @@ static void add_locked(struct wait_queue *q, struct waiter *w)
         list_add(&q->waiters, &w->link);
 }
 
-void wait_queue_add(struct wait_queue *q, struct waiter *w)
+static inline void add(struct wait_queue *q, struct waiter *w)
 {
     uint64_t flags = spin_lock_irqsave(&q->lock);
-    assert(!w->queue || w->queue == q);
     add_locked(q, w);
     spin_unlock_irqrestore(&q->lock, flags);
 }
 
+void wait_queue_add(struct wait_queue *q, struct waiter *w)
+{
+    add(q, w);
+}
+
 /* Always by the lock: a waker that is still inside w->fn holds it, and w may be on our stack. */
-void wait_queue_remove(struct wait_queue *q, struct waiter *w)
+static inline void take_off(struct wait_queue *q, struct waiter *w)
 {
     uint64_t flags = spin_lock_irqsave(&q->lock);
     if (w->queue == q) {
@@ -64,9 +68,14 @@ void wait_queue_remove(struct wait_queue *q, struct waiter *w)
     spin_unlock_irqrestore(&q->lock, flags);
 }
 
+void wait_queue_remove(struct wait_queue *q, struct waiter *w)
+{
+    take_off(q, w);
+}
+
 void prepare_wait(struct wait_queue *q, struct waiter *w, enum thread_state state)
 {
-    wait_queue_add(q, w);
+    add(q, w);
     /* Full barrier: list and state are visible before the caller looks at its condition. */
     atomic_exchange(&current->state, (uint32_t)state);
 }
@@ -75,7 +84,12 @@ void finish_wait(struct wait_queue *q, struct waiter *w)
 {
     /* A wake-up that comes now finds us runnable and does nothing. */
     atomic_store_relaxed(&current->state, THREAD_RUNNABLE);
-    wait_queue_remove(q, w);
+    take_off(q, w);
+}
+
+static inline bool wake_waiter(struct waiter *w, unsigned events)
+{
+    return likely(w->fn == wake_thread) ? thread_wake(w->thread) : w->fn(w, events);
 }
 
 void wake_events(struct wait_queue *q, unsigned events, unsigned exclusive_count)
@@ -86,7 +100,7 @@ void wake_events(struct wait_queue *q, unsigned events, unsigned exclusive_count
         bool exclusive = w->exclusive; /* fn may take w off, and then w may be gone */
         if (exclusive && !exclusive_count)
             break; /* exclusive ones are at the tail */
-        if (w->fn(w, events) && exclusive)
+        if (wake_waiter(w, events) && exclusive)
             exclusive_count--;
     }
     spin_unlock_irqrestore(&q->lock, flags);
@@ -94,7 +108,11 @@ void wake_events(struct wait_queue *q, unsigned events, unsigned exclusive_count
 
 void wake_all(struct wait_queue *q)
 {
-    wake_events(q, ANY_EVENT, ~0u);
+    uint64_t flags = spin_lock_irqsave(&q->lock);
+    struct waiter *w, *next;
+    list_for_each_entry_safe(w, next, &q->waiters, link)
+        (void)wake_waiter(w, ANY_EVENT);
+    spin_unlock_irqrestore(&q->lock, flags);
 }
 
 void wake_one(struct wait_queue *q)

@@ -93,6 +93,8 @@ struct arch_cpu {
     struct tss tss;
     uint64_t gdt[10];
     uint64_t fs_base;             /* o what MSR_FS_BASE holds */
+    struct pagetable *loaded;     /* o what CR3 holds, in use or not; NULL = the kernel's own tables */
+    uint64_t tlb_generation;      /* o the TLB has forgotten all that loaded's flushes up to this one took away */
     uint64_t timer_deadline;      /* o ns, TIME_FOREVER = off */
     uint64_t timer_early;         /* o interrupts that came before their deadline and were armed again */
     /* Cross calls (call.c): callers that want something of this CPU; a. */

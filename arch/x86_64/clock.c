@@ -20,6 +20,10 @@
 static uint64_t tsc_hz;          /* I */
 static uint64_t tsc_base;        /* I */
 static uint32_t mult, shift;     /* I ns = ticks * mult >> shift */
+/* The same factor for a shift that the compiler knows: exactly mult << (SCALE_SHIFT - shift). A clock is read
+ * several times in each wake-up. 0 until clock_init and where the TSC alone is not the time. */
+#define SCALE_SHIFT 48
+static uint64_t scale;           /* I */
 static uint64_t last_ns;         /* a only where the TSC is not reliable */
 static uint64_t realtime_offset; /* a ns */
 static bool use_pvclock;         /* I the TSC alone will not do, KVM's page will */
@@ -46,14 +50,13 @@ static uint64_t pvclock_read(void)
     }
 }
 
-uint64_t clock_monotonic_ns(void)
+static __attribute__((noinline)) uint64_t monotonic_slow(uint64_t tsc)
 {
-    uint64_t tsc = rdtsc_ordered();
     if (unlikely(!mult))
         return 0; /* a message before clock_init */
     uint64_t delta = tsc > tsc_base ? tsc - tsc_base : 0;
     uint64_t ns = (uint64_t)((__uint128_t)delta * mult >> shift);
-    if (likely(cpu_features.tsc_reliable))
+    if (cpu_features.tsc_reliable)
         return ns;
     if (use_pvclock) {
         ns = pvclock_read() - pvclock_base_ns;
@@ -66,6 +69,15 @@ uint64_t clock_monotonic_ns(void)
             return ns;
     }
     return last;
+}
+
+uint64_t clock_monotonic_ns(void)
+{
+    uint64_t tsc = rdtsc_ordered();
+    if (unlikely(!scale))
+        return monotonic_slow(tsc);
+    uint64_t delta = tsc > tsc_base ? tsc - tsc_base : 0;
+    return (uint64_t)((__uint128_t)delta * scale >> SCALE_SHIFT);
 }
 
 /* Rounded up: at the TSC value returned, clock_monotonic_ns has reached deadline_ns. */
@@ -334,6 +346,8 @@ void clock_init(void)
         shift++;
     tsc_base = rdtsc_ordered();
     mult = (uint32_t)mul_div(NSEC_PER_SEC, 1UL << shift, tsc_hz);
+    if (cpu_features.tsc_reliable && shift <= SCALE_SHIFT && SCALE_SHIFT - shift <= 32)
+        scale = (uint64_t)mult << (SCALE_SHIFT - shift);
     atomic_store_relaxed(&realtime_offset, cmos_seconds() * NSEC_PER_SEC - clock_monotonic_ns());
     log_debug("clock: TSC %lu kHz%s", (unsigned long)(tsc_hz / 1000),
               cpu_features.tsc_reliable ? "" : ", not promised to be the same on all CPUs");

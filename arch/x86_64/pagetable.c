@@ -1,14 +1,20 @@
 /*
  * Address spaces of programs, and TLB coherence.
  *
- * Ordering. A CPU that starts to use a table sets its bit in `active` (a locked operation: full barrier) and
- * only then loads CR3, after which it may read entries. A CPU that takes rights away writes the entries, then
- * a full barrier, then reads `active`. So either the flusher sees the bit and calls that CPU, or that CPU's
- * first walk comes after the new entries are visible: never neither.
- * A CPU that stops using a table loads another CR3 first, which drops its translations (none of them is
- * global), and then clears its bit: a flusher that finds the bit clear needs nothing of it.
- * A CPU without a program's thread has the kernel's own tables loaded and no bit anywhere, so nobody
- * interrupts idle CPUs.
+ * A CPU that goes on to a kernel thread keeps the table loaded (lazily): nothing there uses addresses of the
+ * program, and mostly the next program is the same one. It is then in `loaded` and no longer in `active`, and
+ * nobody interrupts it for the sake of its TLB. Instead every flush has a number, the table's generation, and a CPU
+ * remembers the last one that its TLB has followed: if that is not the table's when it uses the table again, it
+ * loads CR3 anew. Only when page-table pages are to be freed must lazy CPUs leave, for the hardware may walk tables
+ * at any time.
+ *
+ * Ordering. A CPU that starts to use a table sets its bit in `active` (a locked operation: full barrier), then reads
+ * the generation, and only then loads CR3 or goes on with what the TLB has. A CPU that takes rights away writes the
+ * entries, then counts the generation up (a locked operation), then reads `active`. So either the flusher sees the
+ * bit and calls that CPU, or that CPU sees the generation and flushes: never neither. `tlb_generation` is never read
+ * from the table when a CPU stops using it: it is what was known before the TLB was filled or flushed.
+ * A CPU that leaves a table loads another CR3 first, which drops its translations (none of them is global), and then
+ * clears its bit in `loaded`.
  */
 #include <weir/errno.h>
 #include <weir/pagetable.h>
@@ -38,8 +44,65 @@ int pagetable_init(struct pagetable *pt)
     pt->root = page_virt(p);
     memset(pt->root, 0, KERNEL_HALF * sizeof *pt->root);
     memcpy(pt->root + KERNEL_HALF, kernel_pml4 + KERNEL_HALF, KERNEL_HALF * sizeof *pt->root);
+    pt->generation = 0;
     memset(&pt->active, 0, sizeof pt->active);
+    memset(&pt->loaded, 0, sizeof pt->loaded);
     return 0;
+}
+
+/* Load another table, or the kernel's own, after which the old one may go. Interrupts off. */
+static void cr3_load(struct cpu *c, struct pagetable *pt, uint64_t generation)
+{
+    struct arch_cpu *a = arch_of(c);
+    struct pagetable *old = a->loaded;
+    if (pt && pt != old)
+        bitmap_test_and_set_atomic(pt->loaded.bits, c->id);
+    a->loaded = pt;
+    a->tlb_generation = generation;
+    write_cr3(pt ? direct_to_phys(pt->root) : paging_kernel_root_phys());
+    if (old && old != pt)
+        bitmap_test_and_clear_atomic(old->loaded.bits, c->id);
+}
+
+void pagetable_switch(struct pagetable *pt)
+{
+    struct cpu *c = this_cpu();
+    struct arch_cpu *a = arch_of(c);
+    if (c->pagetable)
+        bitmap_test_and_clear_atomic(c->pagetable->active.bits, c->id);
+    c->pagetable = pt;
+    if (!pt)
+        return;
+    bitmap_test_and_set_atomic(pt->active.bits, c->id); /* full barrier: before the generation, see the head */
+    uint64_t generation = atomic_load_relaxed(&pt->generation);
+    if (a->loaded != pt || a->tlb_generation != generation)
+        cr3_load(c, pt, generation);
+}
+
+void pagetable_load(struct pagetable *pt)
+{
+    struct cpu *c = this_cpu();
+    if (c->pagetable != pt)
+        pagetable_switch(pt);
+    if (!pt && arch_of(c)->loaded)
+        cr3_load(c, NULL, 0);
+}
+
+static bool any_bit(const struct cpumask *mask)
+{
+    uint64_t any = 0;
+    for (unsigned w = 0; w < ARRAY_SIZE(mask->bits); w++)
+        any |= atomic_load_relaxed(&mask->bits[w]);
+    return any;
+}
+
+static void leave_here(void *arg)
+{
+    struct cpu *c = this_cpu();
+    uint64_t flags = irq_save();
+    if (arch_of(c)->loaded == arg && c->pagetable != arg)
+        cr3_load(c, NULL, 0);
+    irq_restore(flags);
 }
 
 static void table_put(uint64_t entry)
@@ -63,8 +126,13 @@ void pagetable_destroy(struct pagetable *pt)
 {
     if (!pt->root)
         return;
-    for (unsigned w = 0; w < ARRAY_SIZE(pt->active.bits); w++)
-        assert(!atomic_load_relaxed(&pt->active.bits[w]));
+    assert(!any_bit(&pt->active));
+    leave_here(pt);
+    if (any_bit(&pt->loaded)) {
+        struct cpumask lazy = pt->loaded; /* only CPUs that leave change it now */
+        cpu_call(&lazy, leave_here, pt);
+    }
+    assert(!any_bit(&pt->loaded));
     tables_free(pt->root, 4, KERNEL_HALF);
     page_put(page_of_phys(direct_to_phys(pt->root)));
     pt->root = NULL;
@@ -88,6 +156,54 @@ uint64_t *pagetable_entry(struct pagetable *pt, uint64_t va, unsigned level, boo
         table = table_of(*e);
     }
     return &table[INDEX(va, level)];
+}
+
+struct flush {
+    struct pagetable *pt;
+    uint64_t start, end, generation;
+    bool tables; /* table pages will be freed */
+};
+
+static void flush_here(void *arg)
+{
+    const struct flush *f = arg;
+    struct cpu *c = this_cpu();
+    struct arch_cpu *a = arch_of(c);
+    if (a->loaded != f->pt)
+        return; /* it has left meanwhile, which flushed it */
+    if (c->pagetable != f->pt) {
+        if (f->tables)
+            leave_here(f->pt);
+        return; /* lazy: the generation tells it later */
+    }
+    if (f->generation <= a->tlb_generation)
+        return; /* done with a later one that came first */
+    if (f->generation != a->tlb_generation + 1 || f->end - f->start > INVLPG_MAX * PAGE_SIZE) {
+        /* One in between is still on its way here, or much is to go: all at once. Read before the flush. */
+        a->tlb_generation = atomic_load_relaxed(&f->pt->generation);
+        write_cr3(read_cr3());
+        return;
+    }
+    for (uint64_t va = f->start; va < f->end; va += PAGE_SIZE)
+        invlpg(va);
+    a->tlb_generation = f->generation;
+}
+
+static void flush(struct pagetable *pt, uint64_t start, uint64_t end, bool tables)
+{
+    /* Full barrier: the caller's entries before the generation, that before the mask: see the head of this file. */
+    struct flush f = { pt, ALIGN_DOWN(start, PAGE_SIZE), end, atomic_fetch_add(&pt->generation, 1) + 1, tables };
+    const struct cpumask *mask = tables ? &pt->loaded : &pt->active;
+    struct cpumask others;
+    unsigned self = this_cpu()->id;
+    for (unsigned w = 0; w < ARRAY_SIZE(others.bits); w++)
+        others.bits[w] = atomic_load_relaxed(&mask->bits[w]);
+    bitmap_clear(others.bits, self);
+    uint64_t flags = irq_save();
+    flush_here(&f);
+    irq_restore(flags);
+    if (any_bit(&others))
+        cpu_call(&others, flush_here, &f);
 }
 
 static bool table_is_empty(const uint64_t *table)
@@ -130,62 +246,16 @@ void pagetable_prune(struct pagetable *pt, uint64_t start, uint64_t end)
         /* CPUs cache upper entries as well; INVLPG and CR3 drop those too. Whole range: one INVLPG drops
          * the upper entries of its own address only. */
         if (n)
-            pagetable_flush(pt, ALIGN_DOWN(start, HUGE_SIZE), next);
+            flush(pt, ALIGN_DOWN(start, HUGE_SIZE), next, true);
         while (n)
             table_put(tables[--n]);
         start = next;
     }
 }
 
-void pagetable_load(struct pagetable *pt)
-{
-    struct cpu *c = this_cpu();
-    struct pagetable *old = c->pagetable;
-    if (old == pt)
-        return;
-    /* Full barrier between bit and walk: see the head of this file. */
-    if (pt)
-        bitmap_test_and_set_atomic(pt->active.bits, c->id);
-    c->pagetable = pt;
-    write_cr3(pt ? direct_to_phys(pt->root) : paging_kernel_root_phys());
-    if (old)
-        bitmap_test_and_clear_atomic(old->active.bits, c->id);
-}
-
-struct flush {
-    struct pagetable *pt;
-    uint64_t start, end;
-};
-
-static void flush_here(void *arg)
-{
-    const struct flush *f = arg;
-    /* It may have left meanwhile, which flushed it. */
-    if (this_cpu()->pagetable != f->pt)
-        return;
-    if (f->end - f->start > INVLPG_MAX * PAGE_SIZE) {
-        write_cr3(read_cr3());
-        return;
-    }
-    for (uint64_t va = f->start; va < f->end; va += PAGE_SIZE)
-        invlpg(va);
-}
-
 void pagetable_flush(struct pagetable *pt, uint64_t start, uint64_t end)
 {
-    struct flush f = { pt, ALIGN_DOWN(start, PAGE_SIZE), end };
-    struct cpumask active;
-    bool others = false;
-    unsigned self = this_cpu()->id;
-    barrier_full(); /* the caller's entries before the mask: see the head of this file */
-    for (unsigned w = 0; w < ARRAY_SIZE(active.bits); w++) {
-        active.bits[w] = atomic_load_relaxed(&pt->active.bits[w]);
-        uint64_t own = w == self / 64 ? 1UL << (self % 64) : 0;
-        others |= (active.bits[w] & ~own) != 0;
-    }
-    flush_here(&f);
-    if (others)
-        cpu_call(&active, flush_here, &f);
+    flush(pt, start, end, false);
 }
 
 void pagetable_flush_local(uint64_t va)

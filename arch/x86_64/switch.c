@@ -36,20 +36,34 @@ static void fs_base_load(uint64_t base)
     }
 }
 
-struct thread *arch_switch(struct thread *prev, struct thread *next)
+static inline struct thread *switch_to(struct cpu *c, struct thread *prev, struct thread *next)
 {
-    struct cpu *c = this_cpu();
-    if (prev->fpu)
-        fpu_save(prev->fpu);
     c->running = next;
     c->kernel_rsp = next->kstack_top;
     arch_of(c)->tss.rsp[0] = next->kstack_top;
-    pagetable_load(next->pagetable);
+    return switch_stacks(&prev->rsp, next->rsp, prev);
+}
+
+/* One of the two has a program. Apart, so that a switch between kernel threads saves no registers for it. */
+static __attribute__((noinline)) struct thread *switch_program(struct cpu *c, struct thread *prev, struct thread *next)
+{
+    if (prev->fpu)
+        fpu_save(prev->fpu);
+    if (c->pagetable != next->pagetable)
+        pagetable_switch(next->pagetable);
     if (next->fpu) {
         fpu_restore(next->fpu);
         fs_base_load(next->fs_base);
     }
-    return switch_stacks(&prev->rsp, next->rsp, prev);
+    return switch_to(c, prev, next);
+}
+
+struct thread *arch_switch(struct thread *prev, struct thread *next)
+{
+    struct cpu *c = this_cpu();
+    if (prev->fpu || next->fpu || c->pagetable != next->pagetable)
+        return switch_program(c, prev, next);
+    return switch_to(c, prev, next);
 }
 
 /* Programs cannot write FS base themselves (CR4.FSGSBASE is off), so the thread's copy is always right. */

@@ -25,7 +25,7 @@ struct cpu {
     unsigned irq_depth;          /* o >0 inside a hard interrupt handler */
     bool need_resched;           /* a set by wake-ups and the tick; cleared by schedule() */
     bool online;                 /* a */
-    struct pagetable *pagetable; /* o loaded now; NULL = the kernel's own */
+    struct pagetable *pagetable; /* o the running thread's; NULL = a kernel thread */
     struct thread *idle;         /* I */
     struct run_queue *rq;        /* I */
     void *arch;                  /* I TSS, GDT, stacks: private to arch */

@@ -24,11 +24,14 @@
 
 struct pagetable {
     uint64_t *root;          /* I PML4 in the direct map */
-    struct cpumask active;   /* a CPUs that have it loaded */
+    uint64_t generation;     /* a flushes so far */
+    struct cpumask active;   /* a CPUs that run a thread of it */
+    struct cpumask loaded;   /* a those, and CPUs that went on to a kernel thread and kept it (lazily) */
 };
 
 int pagetable_init(struct pagetable *pt) __must_check; /* -ENOMEM */
-/* Free all user-half table pages (not the pages they map). No CPU may have it loaded. */
+/* Free all user-half table pages (not the pages they map). No thread may use it any more; CPUs that still have it
+ * loaded are made to leave. Thread context, interrupts on, no spinlock held. */
 void pagetable_destroy(struct pagetable *pt);
 /* Entry for va at level 1 (4 KiB) or 2 (2 MiB); NULL if absent and !create, or no memory. With level
  * 1, returns NULL also where a 2 MiB entry covers va. The owner's lock must be held. */
@@ -38,6 +41,8 @@ uint64_t *pagetable_entry(struct pagetable *pt, uint64_t va, unsigned level, boo
 void pagetable_prune(struct pagetable *pt, uint64_t start, uint64_t end);
 /* Make this CPU use pt (NULL = kernel only). Interrupts off or in schedule(). */
 void pagetable_load(struct pagetable *pt);
+/* The same for a switch of threads: with NULL, the one that was in use stays loaded, in case its thread is the next. */
+void pagetable_switch(struct pagetable *pt);
 /* After entries of [start, end) were cleared or lost rights: no CPU uses the old ones any more when
  * this returns. Thread context, interrupts on, no spinlock held. Pages may be freed only after it. */
 void pagetable_flush(struct pagetable *pt, uint64_t start, uint64_t end);

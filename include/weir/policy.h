@@ -2,7 +2,7 @@
  * Scheduling policy: pure functions over plain structs, no hardware, no locks, compiled into the
  * kernel (sched/) and into the simulator (tests/sim).
  *
- * Each CPU has a policy_cpu: a tree of waiting entities ordered by virtual deadline, and the entity
+ * Each CPU has a policy_cpu: waiting entities ordered by virtual deadline, and the entity
  * that runs. An entity gets virtual time as it runs, at a rate inverse to its weight; when it has used
  * a slice its deadline moves a slice further. The earliest deadline runs next. An entity that is in no
  * queue keeps its virtual time relative to the queue it left (`lag`), so it can enter any other.
@@ -32,7 +32,7 @@ struct policy_entity {
     const struct cpumask *affinity;  /* r NULL = every CPU */
     uint32_t weight;                 /* r from nice; 1024 = nice 0 */
     int8_t nice;                     /* r */
-    bool queued;                     /* r in the tree */
+    bool queued;                     /* r waits in a queue */
     bool movable;                    /* r counted in the queue's `movable` */
     uint64_t last_ran_ns;            /* r when it last left the CPU or was queued first */
     uint64_t last_moved_ns;          /* r when pull or balance last moved it */
@@ -40,11 +40,11 @@ struct policy_entity {
 
 /* The policy's part of a run queue. */
 struct policy_cpu {
-    struct rb_tree tree;             /* r */
-    struct policy_entity *first;     /* r first of the tree */
+    struct policy_entity *first;     /* r whose deadline is the earliest of those that wait */
+    struct rb_tree tree;             /* r the others */
     struct policy_entity *running;   /* r NULL = the idle thread runs */
     uint64_t floor;                  /* r no runnable entity is far below it; never goes back */
-    uint32_t queued;                 /* r in the tree */
+    uint32_t queued;                 /* r first and tree */
     uint32_t movable;                /* r of those, entities allowed on more than this CPU */
     uint32_t load;                   /* a queued + running; idle is not load */
     unsigned id;                     /* I */
@@ -82,26 +82,12 @@ void policy_entity_init(struct policy_entity *e, int nice);
 uint32_t policy_weight(int nice); /* clamps */
 
 /* ---- one CPU's queue ---- */
-enum policy_enqueue_kind {
-    POLICY_NEW,  /* first time: a full turn */
-    POLICY_WAKE, /* after sleep: what it slept counts as virtual time, up to the credit */
-    POLICY_MOVE, /* from another queue: keeps its lag and what is left of its turn */
-};
-void policy_enqueue(struct policy_cpu *c, struct policy_entity *e, enum policy_enqueue_kind kind, uint64_t now_ns);
-void policy_dequeue(struct policy_cpu *c, struct policy_entity *e); /* must be queued here */
-/* Take the next entity out of the tree and make it the running one. NULL if none waits. Nothing may run. */
-struct policy_entity *policy_pick(struct policy_cpu *c);
-/* The running one stops: back into the tree (preempted), or out (asleep, dead or leaving). */
-void policy_put(struct policy_cpu *c, uint64_t now_ns);
-void policy_stop(struct policy_cpu *c, uint64_t now_ns);
-/* The running one has run for delta_ns. True if its turn is over (it has been given the next one). */
-bool policy_charge(struct policy_cpu *c, uint64_t delta_ns);
+/* Queueing, picking and charging: weir/policy_queue.h. */
+void policy_tree_add(struct policy_cpu *c, struct policy_entity *e);    /* beside a first one */
+void policy_tree_remove(struct policy_cpu *c, struct policy_entity *e); /* of two or more, first included */
+bool policy_is_movable(const struct policy_cpu *c, const struct policy_entity *e); /* its affinity, not NULL, allows other CPUs */
 /* Give up the rest of the turn. */
 void policy_yield(struct policy_cpu *c);
-/* Should e, just queued here, take the CPU from the running one? (True if none runs.) */
-bool policy_preempts(const struct policy_cpu *c, const struct policy_entity *e);
-/* Run time until the running one's turn is over. */
-uint64_t policy_slice_left_ns(const struct policy_cpu *c);
 /* Change the weight, wherever e is: c is the CPU it belongs to. */
 void policy_set_nice(struct policy_cpu *c, struct policy_entity *e, int nice);
 /* A thread waits here that another CPU could run at once. A lone thread, waiting for its own CPU to
@@ -122,7 +108,26 @@ bool policy_servable(const struct policy_machine *m, const struct cpumask *affin
  * CPU_MAX if none. One atomic when it succeeds at first try; O(words of the mask). */
 unsigned policy_claim_idle(struct policy_machine *m, unsigned start, const struct cpumask *affinity);
 unsigned policy_place_new(struct policy_machine *m, unsigned creator, const struct cpumask *affinity);
-unsigned policy_place_wake(struct policy_machine *m, unsigned last, unsigned waker, const struct cpumask *affinity);
+/* Some CPU idles, at a glance. */
+static inline bool policy_any_idle(const struct policy_machine *m)
+{
+    uint64_t any = atomic_load_relaxed(&m->idle.bits[0]);
+    for (unsigned i = 1; i * 64 < atomic_load_relaxed(&m->cpu_count); i++)
+        any |= atomic_load_relaxed(&m->idle.bits[i]);
+    return any;
+}
+static inline bool policy_usable(const struct policy_machine *m, unsigned cpu, const struct cpumask *affinity)
+{
+    return bitmap_test(m->online.bits, cpu) && (!affinity || bitmap_test(affinity->bits, cpu));
+}
+unsigned policy_search_wake(struct policy_machine *m, unsigned last, unsigned waker, const struct cpumask *affinity);
+static inline unsigned policy_place_wake(struct policy_machine *m, unsigned last, unsigned waker,
+                                         const struct cpumask *affinity)
+{
+    if (likely(policy_usable(m, last, affinity)) && !policy_any_idle(m))
+        return last;
+    return policy_search_wake(m, last, waker, affinity);
+}
 
 /* ---- pulling ---- */
 /* Next overloaded CPU to look at, from `start` upwards and round, `tried` skipped; CPU_MAX if none. */

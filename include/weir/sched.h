@@ -211,11 +211,12 @@ static inline bool mutex_is_mine(struct mutex *m) { return (atomic_load_relaxed(
 /* ---- what can be seen ---- */
 /* /proc/weir/sched: counters of each CPU. Returns characters written. Any context. */
 size_t sched_print_counters(char *buf, size_t size);
-/* Every CPU, run queue and thread on the console, with backtraces of threads that are off CPU. Takes
- * no lock: it may be a lock that is stuck. Any context. */
+/* Every CPU, run queue and thread on the console, with backtraces of threads that are off CPU. Takes no lock
+ * but that of the list of threads (a leaf, held for a few instructions elsewhere). Any context. */
 void sched_dump(const char *why);
 struct sched_totals { /* sums over all CPUs since boot */
-    uint64_t switches, wakes, kicks, kicks_saved, migrations, steals, balance_moves, ticks, halts, halts_with_work, stalls;
+    uint64_t switches, wakes, kicks, kicks_saved, migrations, steals, balance_moves, nudges, ticks, halts, halts_with_work,
+        stalls;
 };
 void sched_totals(struct sched_totals *out);
 

@@ -10,7 +10,7 @@ import weirvm
 
 CPUS, COUNTERS, BLOCKS = 256, 16, 1 << 20
 NAMES = ("kernel", "program", "rep_kernel", "rep_program", "hlt", "port", "wrmsr", "cr3", "mark", "mark_kernel",
-         "mark_program")
+         "mark_program", "lap_kernel")
 
 
 def build():

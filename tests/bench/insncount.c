@@ -48,6 +48,7 @@ enum counter {
     HLT, PORT, WRMSR, CR3,    /* executions, in the kernel half */
     MARK,                     /* executions of xchg %bx,%bx */
     MARK_KERNEL, MARK_PROGRAM,/* instructions when MARK was last executed */
+    LAP_KERNEL,               /* kernel instructions between the last two executions of MARK */
     COUNTERS = 16
 };
 
@@ -115,6 +116,7 @@ static void on_mark(unsigned cpu, void *data)
         program += report->counter[i][PROGRAM];
     }
     uint64_t *mine = report->counter[0];
+    mine[LAP_KERNEL] = kernel - mine[MARK_KERNEL];
     mine[MARK_KERNEL] = kernel;
     mine[MARK_PROGRAM] = program;
     mine[MARK]++;

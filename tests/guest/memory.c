@@ -268,6 +268,81 @@ GUEST_TEST(shoot_down_leaves_no_stale_translation)
     return 0;
 }
 
+/* A CPU that went from a program to a kernel thread keeps the program's table, is not told of flushes, and yet uses
+ * nothing old when it comes back; it leaves when tables are freed. */
+struct lazy_case {
+    struct pagetable table;
+    struct completion seen_first, go, seen_second;
+    uint32_t first, second;
+};
+
+static void read_before_and_after(void *arg)
+{
+    struct lazy_case *l = arg;
+    current->pagetable = &l->table;
+    uint64_t flags = irq_save();
+    pagetable_load(&l->table);
+    irq_restore(flags);
+    bool bad = get_user_u32(&l->first, SHOOT_VA);
+    completion_complete(&l->seen_first);
+    completion_wait(&l->go);
+    bad = get_user_u32(&l->second, SHOOT_VA) || bad;
+    if (bad)
+        l->second = 0;
+    current->pagetable = NULL;
+    flags = irq_save();
+    pagetable_switch(NULL);
+    irq_restore(flags);
+    completion_complete(&l->seen_second);
+}
+
+GUEST_TEST(a_lazily_held_table_is_followed)
+{
+    static struct lazy_case l;
+    unsigned cpu = cpu_count() - 1;
+    struct page *pages[2] = { page_alloc(0, MM_ZERO), page_alloc(0, MM_ZERO) };
+    if (!cpu)
+        return 0;
+    GUEST_CHECK(pages[0] && pages[1] && !pagetable_init(&l.table));
+    completion_init(&l.seen_first);
+    completion_init(&l.go);
+    completion_init(&l.seen_second);
+    uint64_t *pte = pagetable_entry(&l.table, SHOOT_VA, 1, true);
+    GUEST_CHECK(pte);
+    *(uint32_t *)page_virt(pages[0]) = 1;
+    *(uint32_t *)page_virt(pages[1]) = 2;
+    *pte = page_phys(pages[0]) | PTE_PRESENT | PTE_USER;
+    struct cpumask there = { 0 }, here = { 0 };
+    bitmap_set(there.bits, cpu);
+    bitmap_set(here.bits, 0);
+    thread_set_affinity(current, &here);
+    struct thread *t = thread_create("lazy", read_before_and_after, &l);
+    GUEST_CHECK(t);
+    thread_set_affinity(t, &there);
+    thread_start(t);
+    completion_wait(&l.seen_first);
+    while (atomic_load_relaxed((volatile uint64_t *)&l.table.active.bits[cpu / 64]))
+        thread_yield();
+    GUEST_CHECK(l.first == 1);
+    GUEST_CHECK(bitmap_test(l.table.loaded.bits, cpu));
+    atomic_store_relaxed(pte, page_phys(pages[1]) | PTE_PRESENT | PTE_USER);
+    pagetable_flush(&l.table, SHOOT_VA, SHOOT_VA + PAGE_SIZE);
+    GUEST_CHECK(bitmap_test(l.table.loaded.bits, cpu)); /* it was not called */
+    completion_complete(&l.go);
+    completion_wait(&l.seen_second);
+    GUEST_CHECK(l.second == 2);
+    *pte = 0;
+    pagetable_prune(&l.table, SHOOT_VA, SHOOT_VA + PAGE_SIZE);
+    GUEST_CHECK(!bitmap_test(l.table.loaded.bits, cpu));
+    pagetable_destroy(&l.table);
+    memset(&here, 0xff, sizeof here);
+    thread_set_affinity(current, &here);
+    thread_put(t);
+    page_put(pages[0]);
+    page_put(pages[1]);
+    return 0;
+}
+
 GUEST_TEST(copies_stop_where_nothing_is_mapped)
 {
     struct pagetable pt;

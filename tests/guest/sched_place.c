@@ -94,8 +94,9 @@ GUEST_TEST(sched_pull)
     GUEST_CHECK(team_finish(&team, 30));
     log_info("pull: %u threads on %u CPUs after %lu us", FAN, cpus, (unsigned long)(ns / NSEC_PER_USEC));
     GUEST_CHECK(before == 1);
-    /* Idle CPUs were told and came; it was not the tick of the busy one that pushed threads out. */
-    GUEST_CHECK(pulled_after.steals > pulled_before.steals || cpu_count() == 1);
+    /* Idle CPUs were told at once; it was not only the tick of the busy one that pushed threads out. Of two CPUs
+     * none idles while this thread runs. */
+    GUEST_CHECK(pulled_after.nudges > pulled_before.nudges || cpu_count() <= 2);
     GUEST_CHECK(cpus == MIN(cpu_count(), FAN));
     GUEST_CHECK(scheduler_is_sound());
     return 0;

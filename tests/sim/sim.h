@@ -7,7 +7,7 @@
  */
 #ifndef SIM_H
 #define SIM_H
-#include <weir/policy.h>
+#include <weir/policy_queue.h>
 
 /* Prices in ns; sources beside sim_costs_default. */
 struct sim_costs {

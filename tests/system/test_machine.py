@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+import insncount
 import weirvm
 from conftest import SOAK, machine, script
 
@@ -40,6 +41,17 @@ def test_a_panic_names_its_cause_and_every_cpu(kind, expected, tmp_path):
         assert "did not answer" not in console
     if kind == "stack":
         assert "overflow+" in console  # symbols
+
+
+def test_a_switch_of_kernel_threads_is_cheap(tmp_path):
+    """Counted, one CPU: two threads that wake each other through wait queues. `scripts/compare --switch --top 40`
+    shows where the instructions go."""
+    out = str(tmp_path / "counts")
+    status, console = run(tmp_path, "test=sched_switch_cost sched.check=0", smp=1, icount=True,
+                          qemu_extra=insncount.qemu_args(out))
+    assert status == 0
+    switches = int(re.search(r"(\d+) switches,", console)[1])
+    assert insncount.read(out)["lap_kernel"] / switches <= 600
 
 
 def test_a_triple_fault_is_no_success(tmp_path):

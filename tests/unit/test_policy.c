@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include <weir/policy.h>
+#include <weir/policy_queue.h>
 
 #define MS NSEC_PER_MSEC
 
