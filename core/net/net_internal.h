@@ -34,6 +34,7 @@ struct stack {
     bool room_again;                /* a a transmit queue has drained */
     uint64_t armed_ns;              /* L deadline of the timer, TIME_FOREVER = off */
     struct timer timer;
+    bool timer_due;                 /* L the timer went off */
     struct wait_queue wait;         /* the thread's */
     bool work;                      /* a the thread shall run */
     bool follow;                    /* a addresses have changed in the first stack */
@@ -129,6 +130,7 @@ struct socket {
     struct mutex read_mutex;
     struct list rx;                 /* s struct rx_item; removed by the holder of r only */
     size_t rx_bytes;                /* s */
+    struct rx_item *rx_spare;       /* s an emptied small one, for the next small segment */
     size_t rx_consumed;             /* s not yet told to lwIP */
     size_t rx_window;               /* s window granted so far */
     size_t rx_since_growth;         /* s */

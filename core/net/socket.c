@@ -44,6 +44,7 @@ void socket_put(struct socket *s)
         return;
     rx_items_free(s, &s->rx);
     tx_chunks_free(&s->tx);
+    kfree(s->rx_spare);
     kfree(s->listeners);
     kfree(s->udp);
     kfree(s);

@@ -15,6 +15,7 @@
 
 #define TX_COPY_MAX 1024u     /* shorter writes are copied by lwIP */
 #define TX_CHUNK_ORDER 2
+#define DIRECT_MAX 512u       /* on the stack of whoever sends */
 #define RX_ITEM_SMALL 464u    /* with its header half a KiB */
 #define RX_ITEM_LARGE 4032u
 
@@ -45,7 +46,15 @@ static bool append_copy_locked(struct socket *s, const uint8_t *data, uint32_t l
     }
     if (!len)
         return true;
-    struct rx_item *item = item_new(list_empty(&s->rx) && len <= RX_ITEM_SMALL ? RX_ITEM_SMALL : RX_ITEM_LARGE);
+    struct rx_item *item;
+    if (s->rx_spare && len <= RX_ITEM_SMALL) {
+        item = s->rx_spare;
+        s->rx_spare = NULL;
+        item->offset = item->len = 0;
+        NET_COUNT(rx_items, 1);
+    } else {
+        item = item_new(list_empty(&s->rx) && len <= RX_ITEM_SMALL ? RX_ITEM_SMALL : RX_ITEM_LARGE);
+    }
     if (!item)
         return false;
     memcpy(item->buffer, data, len);
@@ -157,6 +166,11 @@ static size_t consume(struct socket *s, struct uio *u, bool discard, bool *fault
         bool empty = item->offset == item->len;
         if (empty)
             list_del(&item->link);
+        if (empty && item->capacity == RX_ITEM_SMALL && !s->rx_spare) {
+            s->rx_spare = item;
+            NET_COUNT(rx_items, -1);
+            empty = false;
+        }
         bool kick = account_consumed_locked(s, copied);
         spin_unlock(&s->lock);
         if (empty)
@@ -178,6 +192,10 @@ ssize_t tcp_socket_receive(struct socket *s, struct uio *u, unsigned msg_flags)
         return -EINVAL;
     bool fault = false;
     size_t wanted = u->resid;
+    /* Nothing there, and nothing to be told: what comes now wakes who looks before it sleeps. */
+    if (wanted && !atomic_load_relaxed(&s->rx_bytes) && atomic_load_relaxed(&s->state) == SOCKET_CONNECTED &&
+        !atomic_load_relaxed(&s->eof) && !atomic_load_relaxed(&s->error) && !atomic_load_relaxed(&s->no_receive))
+        return -EAGAIN;
     mutex_lock(&s->read_mutex);
     size_t n = msg_flags & MSG_PEEK ? peek(s, u, &fault) : consume(s, u, msg_flags & MSG_TRUNC, &fault);
     ssize_t r = (ssize_t)n;
@@ -284,18 +302,56 @@ static struct tx_chunk *tail_with_room_locked(struct socket *s)
     return !c->page && c->written < c->len && c->len < c->capacity ? c : NULL;
 }
 
+/* While nothing waits and nobody is in the stack, a short piece goes straight to lwIP, which copies it. Bytes taken. */
+static size_t send_direct(struct socket *s, const uint8_t *data, size_t len)
+{
+    struct stack *st = s->stack;
+    if (!mutex_try_lock(&st->lock))
+        return 0;
+    long n = 0;
+    spin_lock(&s->lock);
+    bool ready = s->state == SOCKET_CONNECTED && !s->no_send && !s->closed && !s->abort && s->tx_written == s->tx_queued;
+    spin_unlock(&s->lock);
+    if (ready && s->tcp)
+        n = st->ops->tcp_write(s->tcp, data, len, true, false);
+    if (n > 0) {
+        spin_lock(&s->lock);
+        s->tx_queued += (uint64_t)n;
+        s->tx_written += (uint64_t)n;
+        spin_unlock(&s->lock);
+        st->ops->tcp_output(s->tcp);
+    }
+    stack_unlock(st);
+    return n > 0 ? (size_t)n : 0;
+}
+
 /* One chunk's worth from u into the queue. Bytes queued, 0 = fault, or -errno. */
 static ssize_t queue_some(struct socket *s, struct uio *u, size_t space)
 {
-    size_t wanted = MIN(u->resid, space);
+    size_t wanted = MIN(u->resid, space), copied = 0, taken = 0;
+    uint8_t direct[DIRECT_MAX];
+    struct uio before = *u;
+    if (wanted <= DIRECT_MAX && atomic_load_relaxed(&s->tx_written) == s->tx_queued) {
+        copied = uio_copy_in(u, direct, wanted);
+        taken = copied ? send_direct(s, direct, copied) : 0;
+        if (taken == copied)
+            return (ssize_t)taken;
+    }
     spin_lock(&s->lock);
     bool behind = !list_empty(&s->tx) && list_last(&s->tx, struct tx_chunk, link)->written < list_last(&s->tx, struct tx_chunk, link)->len;
     spin_unlock(&s->lock);
     /* While others wait in front, small writes gather in one chunk. */
     struct tx_chunk *c = chunk_new(behind && wanted < TX_COPY_MAX ? TX_COPY_MAX : wanted);
-    if (!c)
-        return -ENOMEM;
-    size_t n = uio_copy_in(u, c->data, MIN(wanted, (size_t)c->capacity));
+    if (!c) {
+        *u = before;
+        (void)uio_copy_in(u, direct, taken); /* only what went is consumed */
+        return taken ? (ssize_t)taken : -ENOMEM;
+    }
+    size_t n = copied - taken;
+    if (copied)
+        memcpy(c->data, direct + taken, n);
+    else
+        n = uio_copy_in(u, c->data, MIN(wanted, (size_t)c->capacity));
     if (!n) {
         chunk_free(c);
         return 0;
@@ -320,7 +376,8 @@ static ssize_t queue_some(struct socket *s, struct uio *u, size_t space)
     spin_unlock(&s->lock);
     if (spare)
         chunk_free(spare);
-    return (ssize_t)n;
+    stack_kick(s->stack, s);
+    return (ssize_t)(taken + n);
 }
 
 ssize_t tcp_socket_send(struct socket *s, struct uio *u, unsigned msg_flags)
@@ -346,7 +403,6 @@ ssize_t tcp_socket_send(struct socket *s, struct uio *u, unsigned msg_flags)
         if (r < 0)
             break;
         done += (size_t)r;
-        stack_kick(s->stack, s);
     } while (u->resid);
     mutex_unlock(&s->write_mutex);
     if (done)
@@ -374,7 +430,7 @@ void socket_tcp_acked(struct socket *s, uint32_t len)
     bool writable = (s->tx_queued - s->tx_acked) * 3 <= (uint64_t)s->options.send_buffer * 2;
     spin_unlock(&s->lock);
     tx_chunks_free(&freed);
-    if (more || s->abort || s->rx_consumed || (s->closed && s->tcp))
+    if (more || s->abort || (s->closed && s->tcp))
         stack_add_pending(s->stack, s);
     if (writable && len)
         socket_wake(s, POLLOUT | POLLWRNORM);
@@ -434,9 +490,11 @@ void socket_service(struct socket *s)
     if (s->type != SOCK_STREAM_WEIR || !s->tcp)
         return;
     spin_lock(&s->lock);
-    size_t consumed = s->rx_consumed, grow = s->rx_grow;
+    /* Window is told in pieces that are worth it; less waits for more. */
+    size_t grow = s->rx_grow, consumed = grow || s->rx_consumed >= CONSUMED_BATCH / 2 ? s->rx_consumed : 0;
     bool abort = s->abort, closed = s->closed, connected = s->state == SOCKET_CONNECTED;
-    s->rx_consumed = s->rx_grow = 0;
+    s->rx_consumed -= consumed;
+    s->rx_grow = 0;
     spin_unlock(&s->lock);
     if (abort) {
         struct tcp_handle *t = s->tcp;

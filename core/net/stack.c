@@ -48,7 +48,10 @@ static bool has_pending(struct stack *st)
 
 static void run_timers_locked(struct stack *st)
 {
-    uint32_t ms = st->ops->run_timers();
+    uint32_t ms = st->ops->run_timers(st->timer_due);
+    st->timer_due = false;
+    if (ms == STACK_TIMERS_AS_BEFORE)
+        return;
     if (ms == STACK_NO_TIMER) {
         if (st->armed_ns != TIME_FOREVER) {
             timer_cancel(&st->timer);
@@ -143,8 +146,10 @@ static void stack_thread(void *arg)
         if (atomic_load_relaxed(&st->follow) && atomic_exchange(&st->follow, false))
             device_follow_addresses(st);
         stack_lock(st);
-        if (clock_monotonic_ns() >= st->armed_ns)
+        if (clock_monotonic_ns() >= st->armed_ns) {
             st->armed_ns = TIME_FOREVER; /* it has fired */
+            st->timer_due = true;
+        }
         stack_unlock(st);
         cond_resched();
     }

@@ -57,14 +57,16 @@ struct stack_counters {
 };
 
 #define STACK_NO_TIMER UINT32_MAX
+#define STACK_TIMERS_AS_BEFORE (UINT32_MAX - 1)
 /* struct module_ops.netif_add: what the device can do. */
 #define STACK_NETIF_TX_CSUM 1u
 
 struct module_ops {
     /* `stack` comes back in the calls that name no socket. */
     void (*start)(struct stack *stack, const uint64_t random_seed[2]);
-    /* Run what is due; milliseconds until the next timer, STACK_NO_TIMER = none. */
-    uint32_t (*run_timers)(void);
+    /* Run what is due, if the timer went off or a timer was set since; milliseconds until the next, or one of the
+     * values above. */
+    uint32_t (*run_timers)(bool due);
     /* Deliver what was sent to this machine itself; true if there was something. */
     bool (*poll_loopback)(void);
 

@@ -61,8 +61,12 @@ uint32_t module_tcp_isn(uint32_t local_ip, uint16_t local_port, uint32_t remote_
     return (uint32_t)keyed_hash((uint64_t)local_ip << 32 | remote_ip, ports << 8) + module_now_ms() * 250;
 }
 
+/* lwIP asks for the time when it sets a timer, and when it looks at them. */
+static bool timers_touched;
+
 u32_t sys_now(void)
 {
+    timers_touched = true;
     return module_now_ms();
 }
 
@@ -112,11 +116,15 @@ static void module_start(struct stack *stack, const uint64_t seed[2])
     tcp_glue_start();
 }
 
-static uint32_t module_run_timers(void)
+static uint32_t module_run_timers(bool due)
 {
+    tcp_glue_trim_time_wait();
+    if (!due && !timers_touched)
+        return STACK_TIMERS_AS_BEFORE;
     sys_check_timeouts();
     tcp_glue_trim_time_wait();
     uint32_t ms = sys_timeouts_sleeptime();
+    timers_touched = false;
     return ms == SYS_TIMEOUTS_SLEEPTIME_INFINITE ? STACK_NO_TIMER : ms;
 }
 

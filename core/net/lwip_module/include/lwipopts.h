@@ -78,6 +78,7 @@ struct ip4_addr;
 /* Checksums are chosen per interface and verified before input where the device did not. */
 #define LWIP_CHECKSUM_CTRL_PER_NETIF 1
 #define LWIP_CHECKSUM_ON_COPY   0
+#define LWIP_CHKSUM             module_checksum
 
 #define LWIP_NETIF_LOOPBACK     1
 #define LWIP_HAVE_LOOPIF        1
