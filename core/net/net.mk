@@ -6,7 +6,7 @@ LWIP_DIR := $(LWIP_SRC)/src
 LWIP_FILES := core/def core/inet_chksum core/init core/ip core/mem core/memp core/netif core/pbuf core/stats core/tcp \
 	core/tcp_in core/tcp_out core/timeouts core/udp core/ipv4/dhcp core/ipv4/etharp core/ipv4/icmp core/ipv4/ip4 \
 	core/ipv4/ip4_addr core/ipv4/ip4_frag netif/ethernet
-LWIP_GLUE := module netif_glue tcp_glue udp_glue
+LWIP_GLUE := flow module netif_glue tcp_glue udp_glue
 LWIP_OBJ := $(LWIP_FILES:%=$(B)/lwip/obj/%.o)
 LWIP_GLUE_OBJ := $(LWIP_GLUE:%=$(B)/lwip/obj/glue/%.o)
 

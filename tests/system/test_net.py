@@ -109,3 +109,40 @@ def test_a_nic_leaves_under_load_and_comes_back(tmp_path):
             bench_net.echo(vm, "-c", 16, "-n", 500, "-w", 20)
         counters(vm, NOTHING_LEFT)
         healthy(vm)
+
+
+def test_a_round_trip_costs_the_same_with_many_connections():
+    few, _ = bench_net.count(8, 1)
+    many, _ = bench_net.count(512, 1)
+    assert many[0]["kernel"] < 1.3 * few[0]["kernel"], (few, many)
+
+
+# Ends that take a connection off lwIP's list in the middle of an input: a reset, the last acknowledgement, both at once.
+CHURN = """
+import socket, struct, sys
+for turn in range(int(sys.argv[2])):
+    found = []
+    for i in range(200):
+        s = socket.create_connection((sys.argv[1], 7), 20)
+        s.sendall(bytes([i]) * 64)
+        found.append(s)
+    for i, s in enumerate(found):
+        s.settimeout(20)
+        if i % 4 != 3:
+            assert s.recv(64, socket.MSG_WAITALL) == bytes([i]) * 64
+        if i % 2:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        s.close()
+"""
+
+
+def test_connections_that_end_in_every_way_do_not_hurt_their_neighbours(tmp_path):
+    with boot(tmp_path, smp=4, net_queues=4, append="net.stacks=2") as vm:
+        bench_net.wait_ready(vm)
+        load = vm.start_client([bench_net.client(), "-a", weirvm.GUEST_IP, "-c", "32", "-t", "600" if SOAK else "6", "-w", "20"],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        done = vm.client(["/usr/bin/python3", "-c", CHURN, weirvm.GUEST_IP, "500" if SOAK else "5"], 900, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        assert load.wait(700) == 0
+        counters(vm, NOTHING_LEFT)
+        healthy(vm)

@@ -17,6 +17,13 @@ static inline ip_addr_t glue_ip(uint32_t ip)
 extern struct stack *glue_stack; /* whose instance this is */
 
 void tcp_glue_start(void);
+
+/* flow.c: a passively opened connection into the table (it leaves by itself), and around one frame's input. */
+struct tcp_pcb;
+void flow_start(uint64_t seed);
+void flow_add(struct tcp_pcb *pcb);
+struct tcp_pcb *flow_park(const uint8_t *frame, uint32_t len);
+void flow_unpark(struct tcp_pcb *parked); /* NULL = nothing */
 void tcp_glue_trim_time_wait(void);
 /* A connection request for a pair of addresses that still waits in TIME_WAIT ends that wait. */
 void tcp_glue_before_input(const uint8_t *frame, uint32_t len);

@@ -114,6 +114,7 @@ static void module_start(struct stack *stack, const uint64_t seed[2])
     NETIF_FOREACH(n)
         NETIF_SET_CHECKSUM_CTRL(n, 0); /* the loopback interface: memory does not err on the way */
     tcp_glue_start();
+    flow_start(keyed_hash(2, 2));
 }
 
 static uint32_t module_run_timers(bool due)

@@ -176,8 +176,10 @@ static void glue_netif_input(struct netif_handle *n, const struct stack_rx_piece
     const u16_t sums = NETIF_CHECKSUM_CHECK_TCP | NETIF_CHECKSUM_CHECK_UDP;
     u16_t checksums = n->netif.chksum_flags;
     NETIF_SET_CHECKSUM_CTRL(&n->netif, verified ? checksums & ~sums : checksums | sums);
+    struct tcp_pcb *parked = flow_park(pieces[0].data, pieces[0].len);
     if (ethernet_input(head, &n->netif) != ERR_OK)
         pbuf_free(head);
+    flow_unpark(parked);
     /* What this machine sends to its own address loops through here without sums. */
     NETIF_SET_CHECKSUM_CTRL(&n->netif, checksums & ~sums);
 }

@@ -64,6 +64,7 @@ static err_t on_passive_open(u8_t id, struct tcp_pcb_listen *lpcb, struct tcp_pc
         return ERR_MEM; /* lwIP forgets the SYN without an answer; the client tries again */
     tcp_ext_arg_set_callbacks(cpcb, id, &ext_callbacks);
     tcp_ext_arg_set(cpcb, id, (void *)((uintptr_t)listener | HALF_OPEN));
+    flow_add(cpcb);
     return ERR_OK;
 }
 

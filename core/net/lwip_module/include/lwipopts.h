@@ -66,7 +66,7 @@
 #define LWIP_TCP_TIMESTAMPS     0
 #define TCP_LISTEN_BACKLOG      0 /* counted by core/net: lwIP's counter ends at 255 */
 #define LWIP_TCP_KEEPALIVE      1
-#define LWIP_TCP_PCB_NUM_EXT_ARGS 1
+#define LWIP_TCP_PCB_NUM_EXT_ARGS 2 /* tcp_glue.c, flow.c */
 #define SO_REUSE                1
 #define SO_REUSE_RXTOALL        0
 #define LWIP_HOOK_FILENAME      "weir_module.h"
