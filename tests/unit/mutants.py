@@ -24,6 +24,17 @@ MUTANTS = [  # test, source, what stands there, what takes its place, the rule t
     (*PLANNER, "[IRQ_CLASS_NET] = 2", "[IRQ_CLASS_NET] = 8", "a NIC does not push a disk below its share"),
     (*PLANNER, "unsigned shared = 0; shared < 4", "unsigned shared = 2; shared < 4",
      "nothing is shared while there is one for each"),
+    ("virtio_blk", "drivers/virtio/blk_queue.c", "slot->status = BLK_S_PRESET", "slot->status = BLK_S_OK",
+     "a status that was not written is an error"),
+    ("virtio_blk", "drivers/virtio/virtio_blk.c", "b->has_flush &= virtio", "b->has_flush |= virtio",
+     "a disk that writes through is not flushed"),
+    ("block_split", "core/block/split.c", "        atomic_fetch_add(&r->pieces, 1);\n    return true", "        ;\n    return true",
+     "a request ends when all its parts have"),
+    ("virtio_blk", "core/block/block.c", "return served + this_cpu()", "return this_cpu()",
+     "polled requests go to polled queues"),
+    ("bench_blk", "core/block/bench_pattern.c", "w[i] ^ (sum += GOLDEN)", "0 * (sum += GOLDEN)",
+     "every damaged bit of a sector shows"),
+    ("ring", "drivers/virtio/ring_split.c", "empty |= len - 1;", "", "an empty buffer is refused"),
 ]
 
 

@@ -149,6 +149,14 @@ static void rule39_never_longer_than_the_ring_nor_over_4_gib(void **s)
     assert_int_equal(ring_add(g.ring, five, ~0u, 2, cookies), -E2BIG);
     struct virtio_buffer huge[2] = { { 0, 0xffffffff }, { 0, 2 } };
     assert_int_equal(ring_add(g.ring, huge, 1, 1, cookies), -E2BIG);
+    for (unsigned i = 0; i < 3; i++) { /* an empty one anywhere, on either side; refused without a trace */
+        struct virtio_buffer holed[3] = { { 0, 1 }, { 0, 1 }, { 0, 1 } };
+        holed[i].len = 0;
+        for (unsigned out = 0; out <= 3; out++)
+            assert_int_equal(ring_add(g.ring, holed, out, 3 - out, cookies), -EINVAL);
+        assert_int_equal(ring_free(g.ring), 4);
+        assert_int_equal(ring_in_flight(g.ring), 0);
+    }
     huge[1].len = 1;
     assert_int_equal(ring_add(g.ring, huge, 1, 1, cookies), 0);
     struct virtio_buffer empty = { 0, 0 };
