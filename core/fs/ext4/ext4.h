@@ -73,7 +73,7 @@ struct ext4_inode {
     uint32_t seed;              /* I checksum seed */
     uint32_t flags;             /* F */
     uint32_t root[15];          /* F i_block as read; symlinks, devices; extents until loaded */
-    uint64_t disk_size;         /* F size whose data are on disk */
+    uint64_t disk_size;         /* F size whose data are on disk; looked at without F by fast_run, where too little only costs time */
     uint64_t blocks;            /* F 4 KiB blocks in use, tree blocks included */
     uint64_t xattr_block;       /* F */
     uint32_t crtime, crtime_extra; /* I */

@@ -257,7 +257,7 @@ static int enter(struct slow *s)
     rw_write_unlock(&ei->map_lock);
     uint64_t size = atomic_load_acquire(&s->i->size), end = (s->pages[0]->index + s->covered) << PAGE_SHIFT;
     if (!r && MIN(size, end) > ei->disk_size)
-        ei->disk_size = MIN(size, end);
+        atomic_store_relaxed(&ei->disk_size, MIN(size, end));
     ext4_mark_inode(ei, true);
     mutex_unlock(&fs->lock);
     return r;
@@ -389,7 +389,7 @@ int ext4_truncate(struct inode *i, uint64_t size)
         rw_write_unlock(&ei->map_lock);
     }
     if (size < ei->disk_size || size > old)
-        ei->disk_size = size;
+        atomic_store_relaxed(&ei->disk_size, size);
     i->mtime = i->ctime = time_now();
     ext4_mark_inode(ei, true);
     mutex_unlock(&fs->lock);
@@ -461,7 +461,7 @@ int ext4_fallocate(struct inode *i, int mode, uint64_t offset, uint64_t len)
             return r;
         atomic_store_release(&i->size, end);
         mutex_lock(&fs->lock);
-        ei->disk_size = end;
+        atomic_store_relaxed(&ei->disk_size, end);
         mutex_unlock(&fs->lock);
     }
     i->ctime = time_now();
