@@ -64,15 +64,17 @@ def queued(cpu):
     rq_type, entity, thread = (gdb.lookup_type("struct " + name) for name in ("run_queue", "policy_entity", "thread"))
     offset = next(f.bitpos // 8 for f in thread.fields() if f.name == "entity")
 
+    def named(e):
+        t = gdb.Value(int(e) - offset).cast(thread.pointer()).dereference()
+        return f"{t['name'].string()} ({int(t['tid'])})"
+
     def walk(node):
-        if not int(node):
-            return []
-        t = gdb.Value(int(node.cast(entity.pointer())) - offset).cast(thread.pointer()).dereference()
-        return walk(node["left"]) + [f"{t['name'].string()} ({int(t['tid'])})"] + walk(node["right"])
+        return walk(node["left"]) + [named(node.cast(entity.pointer()))] + walk(node["right"]) if int(node) else []
 
     if not int(cpu["rq"]):
         return []
-    return walk(cpu["rq"].cast(rq_type.pointer()).dereference()["policy"]["tree"]["root"])
+    policy = cpu["rq"].cast(rq_type.pointer()).dereference()["policy"]
+    return ([named(policy["first"])] if int(policy["first"]) else []) + walk(policy["tree"]["root"])
 
 
 class Threads(gdb.Command):
