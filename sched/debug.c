@@ -21,6 +21,7 @@ void sched_totals(struct sched_totals *out)
         const struct sched_counters *n = &run_queues[i]->n;
         out->switches += n->switches;
         out->wakes += n->wakes;
+        out->deferred += n->deferred;
         out->kicks += n->kicks;
         out->kicks_saved += n->kicks_saved;
         out->migrations += n->steals + n->balance_moves;
@@ -40,16 +41,16 @@ size_t sched_print_counters(char *buf, size_t size)
 #define OUT(...) (used += (size_t)scnprintf(buf + used, size - used, __VA_ARGS__))
     if (!size)
         return 0;
-    OUT("policy %s\n%4s %4s %10s %10s %10s %10s %8s %8s %8s %8s %8s %8s %10s %8s %8s %12s\n", machine.params->name,
-        "cpu", "load", "switches", "wakes", "kicks", "saved", "steals", "missed", "passes", "moves", "nudges", "ticks",
+    OUT("policy %s\n%4s %4s %10s %10s %10s %10s %10s %8s %8s %8s %8s %8s %8s %10s %8s %8s %12s\n", machine.params->name,
+        "cpu", "load", "switches", "wakes", "deferred", "kicks", "saved", "steals", "missed", "passes", "moves", "nudges", "ticks",
         "halts", "bad", "stalls", "idle_us");
     for (unsigned i = 0; i < machine.cpu_count; i++) {
         if (!bitmap_test(machine.online.bits, i))
             continue;
         const struct sched_counters *n = &run_queues[i]->n;
-        OUT("%4u %4u %10lu %10lu %10lu %10lu %8lu %8lu %8lu %8lu %8lu %8lu %10lu %8lu %8lu %12lu\n", i,
+        OUT("%4u %4u %10lu %10lu %10lu %10lu %10lu %8lu %8lu %8lu %8lu %8lu %8lu %10lu %8lu %8lu %12lu\n", i,
             atomic_load_relaxed(&machine.cpu[i].load), (unsigned long)n->switches, (unsigned long)n->wakes,
-            (unsigned long)n->kicks, (unsigned long)n->kicks_saved, (unsigned long)n->steals,
+            (unsigned long)n->deferred, (unsigned long)n->kicks, (unsigned long)n->kicks_saved, (unsigned long)n->steals,
             (unsigned long)n->steals_failed, (unsigned long)n->balance_passes, (unsigned long)n->balance_moves,
             (unsigned long)n->nudges, (unsigned long)n->ticks, (unsigned long)n->halts,
             (unsigned long)n->halts_with_work, (unsigned long)n->stalls, (unsigned long)(n->idle_ns / NSEC_PER_USEC));

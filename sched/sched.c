@@ -165,24 +165,60 @@ void sched_enqueue_anywhere(struct thread *t, unsigned target, enum policy_enque
 
 /* ---- wake-ups ---- */
 
+/* Where t, which is parked and ours, shall go. Interrupts off. */
+static inline unsigned place_woken(struct run_queue *mine, struct thread *t)
+{
+    unsigned last = atomic_load_relaxed(&t->cpu);
+    /* Still on its stack: its CPU is in the middle of the switch and holds its queue's lock, so queueing
+     * it there waits for exactly that. Acquire: pairs with the release in finish_switch; what the switch
+     * saved is visible to the CPU that we give the thread to. */
+    if (unlikely(atomic_load_acquire(&t->on_cpu))) {
+        if (unlikely(!policy_allowed(&t->entity, last)))
+            while (atomic_load_acquire(&t->on_cpu))
+                cpu_relax();
+        return last;
+    }
+    return policy_place_wake(&machine, last, mine->id, t->entity.affinity);
+}
+
+/* Keep t, which is parked and ours, for when the current thread sleeps. What it kept so far, or NULL. Thread context.
+ * Acquire: see place_woken. */
+static __attribute__((noinline)) struct thread *defer(struct run_queue *mine, struct thread *t)
+{
+    if (mine->policy->queued || !machine.params->wake_idle || !policy_may_defer(&current->deferral, mine->id) ||
+        !policy_allowed(&t->entity, mine->id) || atomic_load_acquire(&t->on_cpu))
+        return t;
+    struct thread *before = current->deferred;
+    current->deferred = t;
+    return before;
+}
+
 /* True, for the sake of a call in tail position. */
 static __attribute__((noinline)) bool enqueue_woken(struct thread *t)
 {
     uint64_t flags = irq_save();
-    struct run_queue *mine = this_cpu()->rq;
-    unsigned last = atomic_load_relaxed(&t->cpu), target = last;
-    mine->n.wakes++;
-    /* Still on its stack: its CPU is in the middle of the switch and holds its queue's lock, so queueing
-     * it there waits for exactly that. Acquire: pairs with the release in finish_switch; what the switch
-     * saved is visible to the CPU that we give the thread to. */
-    if (!atomic_load_acquire(&t->on_cpu))
-        target = policy_place_wake(&machine, last, mine->id, t->entity.affinity);
-    else if (unlikely(!policy_allowed(&t->entity, last)))
-        while (atomic_load_acquire(&t->on_cpu))
-            cpu_relax();
-    enqueue_anywhere(t, target, POLICY_WAKE);
+    struct cpu *cpu = this_cpu();
+    cpu->rq->n.wakes++;
+    if (likely(!current->defers_wakes || cpu->irq_depth) || (t = defer(cpu->rq, t)))
+        enqueue_anywhere(t, place_woken(cpu->rq, t), POLICY_WAKE);
     irq_restore(flags);
     return true;
+}
+
+void thread_defer_wakes(void)
+{
+    current->defers_wakes = true;
+}
+
+void thread_flush_wakes(void)
+{
+    struct thread *t = current->deferred;
+    if (likely(!t))
+        return;
+    uint64_t flags = irq_save();
+    current->deferred = NULL;
+    sched_enqueue_anywhere(t, place_woken(this_cpu()->rq, t), POLICY_WAKE);
+    irq_restore(flags);
 }
 
 #define WAKE_ANY  (BIT(THREAD_UNINTERRUPTIBLE) | BIT(THREAD_KILLABLE) | BIT(THREAD_INTERRUPTIBLE))
@@ -269,16 +305,18 @@ static inline void finish_switch(void)
 {
     struct run_queue *rq = this_cpu()->rq;
     struct thread *prev = rq->prev;
-    bool dead = atomic_load_relaxed(&prev->state) == THREAD_DEAD, push = rq->push_prev;
-    rq->push_prev = false;
+    bool dead = atomic_load_relaxed(&prev->state) == THREAD_DEAD;
+    struct thread *push = rq->push;
+    rq->push = NULL;
     /* Release: all that prev did, and its saved registers, are visible before it is seen off its stack. */
     atomic_store_release(&prev->on_cpu, false);
     spin_unlock(&rq->lock);
     /* From here on prev may run elsewhere; only a dead one, and one that must be pushed, is ours. */
+    if (unlikely(push))
+        sched_enqueue_anywhere(push, policy_place_wake(&machine, atomic_load_relaxed(&push->cpu), rq->id, push->entity.affinity),
+                               push == prev ? POLICY_MOVE : POLICY_WAKE);
     if (unlikely(dead))
         thread_release_dead(prev);
-    else if (unlikely(push))
-        sched_enqueue_anywhere(prev, policy_place_wake(&machine, rq->id, rq->id, prev->entity.affinity), POLICY_MOVE);
 }
 
 void sched_switched_in(void)
@@ -306,6 +344,28 @@ static void leave_idle_locked(struct run_queue *rq)
     atomic_store_relaxed(&rq->claims_served, claims);
 }
 
+/* prev sleeps. What it woke last takes over here, unless others wait here: then it is placed like any other. */
+static void take_deferred_locked(struct run_queue *rq, struct thread *prev, uint64_t now_ns)
+{
+    struct thread *t = prev->deferred;
+    prev->deferred = NULL;
+    if (rq->policy->queued) {
+        rq->push = t;
+        return;
+    }
+    if (t->cpu != rq->id) {
+        t->migrations++;
+        atomic_store_relaxed(&t->cpu, rq->id);
+    }
+    barrier_full(); /* cpu is visible before affinity is read: see thread_set_affinity */
+    if (unlikely(!policy_allowed(&t->entity, rq->id))) {
+        rq->push = t;
+        return;
+    }
+    rq->n.deferred++;
+    policy_enqueue(rq->policy, &t->entity, POLICY_WAKE, now_ns);
+}
+
 /* What runs next; prev is queued, parked, to be pushed, or stays. */
 static struct thread *choose_locked(struct run_queue *rq, bool may_block, uint64_t now_ns)
 {
@@ -313,9 +373,11 @@ static struct thread *choose_locked(struct run_queue *rq, bool may_block, uint64
     if (prev != rq->idle) {
         if (may_block && park_locked(prev)) {
             policy_stop(rq->policy, now_ns);
+            if (unlikely(prev->deferred))
+                take_deferred_locked(rq, prev, now_ns);
         } else if (unlikely(!policy_allowed(&prev->entity, rq->id)) && policy_servable(&machine, prev->entity.affinity)) {
             policy_stop(rq->policy, now_ns);
-            rq->push_prev = true;
+            rq->push = prev;
         } else if (rq->policy->queued) {
             policy_put(rq->policy, now_ns);
         } else {
@@ -346,10 +408,15 @@ static void switch_thread(bool may_block)
     if (next == prev) {
         spin_unlock(&rq->lock);
         irq_restore(flags);
+        thread_flush_wakes(); /* prev did not sleep after all */
         return;
     }
     rq->curr = next;
     rq->prev = prev;
+    if (unlikely(prev->deferred) && !rq->push) { /* prev did not sleep: others were chosen before it */
+        rq->push = prev->deferred;
+        prev->deferred = NULL;
+    }
     rq->n.switches++;
     next->switches++;
     (void)atomic_exchange(&next->on_cpu, true); /* full barrier: visible before next reads its pending bits, see pend */
@@ -371,6 +438,7 @@ void schedule(void)
  * condition stays in the queue. */
 void thread_yield(void)
 {
+    thread_flush_wakes();
     if (!atomic_load_relaxed(&this_cpu()->need_resched)) {
         uint64_t flags = irq_save();
         struct run_queue *rq = this_cpu()->rq;

@@ -7,6 +7,7 @@
 struct sched_counters {
     uint64_t switches;      /* to another thread, idle included */
     uint64_t wakes;         /* parked threads that this CPU queued somewhere */
+    uint64_t deferred;      /* of these: queued here when their waker slept */
     uint64_t kicks;         /* reschedule IPIs sent */
     uint64_t kicks_saved;   /* not sent, since the target was going to look anyway */
     uint64_t steals;        /* threads pulled here while idle */
@@ -30,7 +31,7 @@ struct run_queue {
     struct thread *idle;        /* I */
     struct thread *curr;        /* r */
     struct thread *prev;        /* o the thread being switched from, until finish_switch */
-    bool push_prev;             /* o prev may no longer run here: place it elsewhere once it is off */
+    struct thread *push;        /* o prev, or what prev woke: it cannot stay here, to be placed once prev is off its stack */
     bool ticking;               /* r the tick is armed: others wait, or did a moment ago */
     bool turn_over;             /* r curr's turn ended while the queue was charged by another CPU */
     bool overloaded;            /* r what the machine's overloaded bit shows */

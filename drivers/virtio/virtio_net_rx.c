@@ -129,16 +129,21 @@ void nic_rx_thread(void *pair)
 {
     struct net_pair *p = pair;
     struct net_nic *nic = p->nic;
+    thread_defer_wakes(); /* with one packet at a time its receiver answers on the CPU that took the interrupt */
     for (;;) {
         bool again = true;
         while (again && !atomic_load_relaxed(&nic->virtio->broken)) {
             atomic_store_relaxed(&p->armed, false);
             virtqueue_disable_interrupts(p->rx);
-            while (poll(p))
+            while (poll(p)) {
+                thread_flush_wakes();
                 cond_resched();
+            }
             again = nic_tx_poll(p);
             /* Arm, then look: what came before the arming is seen by enable, what comes after interrupts. */
             again = virtqueue_enable_interrupts(p->rx) || again;
+            if (again)
+                thread_flush_wakes();
             cond_resched();
         }
         if (atomic_load_acquire(&nic->virtio->fence_done))

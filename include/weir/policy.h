@@ -38,6 +38,15 @@ struct policy_entity {
     uint64_t last_moved_ns;          /* r when pull or balance last moved it */
 };
 
+/* A thread that lets the one it woke last run here when it sleeps (thread_defer_wakes). That is cheap as long as its CPU is
+ * free again before it is needed next. One that finds itself elsewhere was driven out by what it left behind: it places
+ * its wake-ups at once for a while. */
+#define POLICY_DEFER_REST 16 /* wake-ups */
+struct policy_deferral {
+    uint16_t cpu;  /* where it last looked */
+    uint16_t rest; /* wake-ups to go */
+};
+
 /* The policy's part of a run queue. */
 struct policy_cpu {
     struct policy_entity *first;     /* r whose deadline is the earliest of those that wait */

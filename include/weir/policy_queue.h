@@ -186,6 +186,19 @@ static inline bool policy_preempts(const struct policy_cpu *c, const struct poli
     return !c->running || policy_before(e->deadline + POLICY_PREEMPT_GAIN_NS, c->running->deadline);
 }
 
+/* May this wake-up, by a thread that runs on cpu, be deferred? */
+static inline bool policy_may_defer(struct policy_deferral *d, unsigned cpu)
+{
+    if (d->cpu != cpu) {
+        d->cpu = (uint16_t)cpu;
+        d->rest = POLICY_DEFER_REST;
+    }
+    if (!d->rest)
+        return true;
+    d->rest--;
+    return false;
+}
+
 /* Run time until the running one's turn is over. */
 static inline uint64_t policy_slice_left_ns(const struct policy_cpu *c)
 {

@@ -45,6 +45,9 @@ struct thread {
     uint32_t pending;             /* a enum thread_pending */
     uint32_t refcount;            /* a */
     bool on_cpu;                  /* a still on its stack: a waker waits for false before moving it */
+    bool defers_wakes;            /* o see thread_defer_wakes */
+    struct policy_deferral deferral; /* o */
+    struct thread *deferred;      /* o woken by this thread, in no queue yet: runs here when this thread sleeps */
     unsigned cpu;                 /* r where it runs, waits or last ran; the waker's while parked */
     struct cpumask affinity;      /* r */
     uint64_t runtime_ns;          /* r guest run time */
@@ -90,6 +93,11 @@ static inline void cond_resched(void)
     if (unlikely(atomic_load_relaxed(&this_cpu()->need_resched)))
         thread_yield();
 }
+/* From now on the thread that the caller woke last, in thread context, is placed only when the caller sleeps (and then
+ * here: the CPU is awake and about to be free, any other would have to be woken), wakes another, yields, or flushes. For a
+ * thread that wakes others as the last thing before it sleeps. It must flush before it works on. Thread context. */
+void thread_defer_wakes(void);
+void thread_flush_wakes(void);
 /* Make runnable if asleep. True if it was. Any context. Pairs with the state store in prepare_wait:
  * the waker changes the condition, then full barrier, then looks at the state. */
 bool thread_wake(struct thread *t);
@@ -215,8 +223,8 @@ size_t sched_print_counters(char *buf, size_t size);
  * but that of the list of threads (a leaf, held for a few instructions elsewhere). Any context. */
 void sched_dump(const char *why);
 struct sched_totals { /* sums over all CPUs since boot */
-    uint64_t switches, wakes, kicks, kicks_saved, migrations, steals, balance_moves, nudges, ticks, halts, halts_with_work,
-        stalls;
+    uint64_t switches, wakes, deferred, kicks, kicks_saved, migrations, steals, balance_moves, nudges, ticks, halts,
+        halts_with_work, stalls;
 };
 void sched_totals(struct sched_totals *out);
 

@@ -15,12 +15,15 @@ struct table {
 struct player {
     struct table *table;
     unsigned side;
+    bool defers;
 };
 
 static void play(void *arg)
 {
     struct player *p = arg;
     struct table *t = p->table;
+    if (p->defers)
+        thread_defer_wakes();
     for (;;) {
         wait_event(&t->queue[p->side], atomic_load_acquire(&t->side) == p->side || atomic_load_acquire(&t->side) == 2);
         if (t->side == 2)
@@ -36,8 +39,8 @@ static void play(void *arg)
     team_leave(t->team);
 }
 
-/* `per_cpu` threads for each CPU in pairs; pinned so that every ball crosses two CPUs if `pinned`. */
-static int ping_pong(unsigned pairs, bool pinned, unsigned seconds)
+/* Pinned so that every ball crosses two CPUs if `pinned`. With `defers` one of each pair defers its wake-ups. */
+static int ping_pong(unsigned pairs, bool pinned, bool defers, unsigned seconds)
 {
     struct team team;
     struct table *tables = kcalloc(pairs, sizeof(*tables));
@@ -49,7 +52,7 @@ static int ping_pong(unsigned pairs, bool pinned, unsigned seconds)
         *t = (struct table){ .team = &team, .end_ns = end_ns };
         wait_queue_init(&t->queue[0]);
         wait_queue_init(&t->queue[1]);
-        players[i] = (struct player){ t, i % 2 };
+        players[i] = (struct player){ t, i % 2, defers && i % 2 };
     }
     for (unsigned i = 0; i < 2 * pairs; i++) {
         struct thread *t = team_add(&team, "player", play, &players[i]);
@@ -74,12 +77,14 @@ static int ping_pong(unsigned pairs, bool pinned, unsigned seconds)
     return 0;
 }
 
-GUEST_TEST(sched_no_lost_wake_up) { return ping_pong(2 * cpu_count(), false, 60); }
+GUEST_TEST(sched_no_lost_wake_up) { return ping_pong(2 * cpu_count(), false, false, 60); }
 
 /* No timer runs for these: the reschedule IPI is the only thing that can wake them. */
-GUEST_TEST(sched_no_lost_ipi) { return ping_pong(cpu_count(), true, 60); }
+GUEST_TEST(sched_no_lost_ipi) { return ping_pong(cpu_count(), true, false, 60); }
 
-GUEST_TEST(sched_no_lost_wake_up_one_pair) { return ping_pong(1, false, 60); }
+GUEST_TEST(sched_no_lost_wake_up_one_pair) { return ping_pong(1, false, false, 60); }
+
+GUEST_TEST(sched_no_lost_deferred_wake_up) { return ping_pong(2 * cpu_count(), false, true, 60); }
 
 /* One waker, many exclusive sleepers: every token wakes exactly one. */
 struct tokens {
@@ -324,7 +329,7 @@ static int switches_through(uint64_t rounds, uint64_t *switches)
 {
     struct team team;
     struct table t = { .team = &team, .limit = rounds };
-    struct player p[2] = { { &t, 0 }, { &t, 1 } };
+    struct player p[2] = { { &t, 0, false }, { &t, 1, false } };
     struct sched_totals before, after;
     wait_queue_init(&t.queue[0]);
     wait_queue_init(&t.queue[1]);

@@ -307,6 +307,20 @@ static void tick(struct sim *s, void *arg, uint64_t at)
     }
 }
 
+static void place_woken(struct sim *s, struct sim_thread *t)
+{
+    unsigned cpu = policy_place_wake(&s->machine, t->cpu, s->acting_cpu, t->entity.affinity);
+    enqueue(s, &s->cpu[cpu], t, POLICY_WAKE);
+}
+
+static void flush_wakes(struct sim *s, struct sim_thread *t)
+{
+    struct sim_thread *woken = t->deferred;
+    t->deferred = NULL;
+    if (woken)
+        place_woken(s, woken);
+}
+
 static void burst_over(struct sim *s, void *arg, uint64_t ticket)
 {
     struct sim_cpu *c = arg;
@@ -322,6 +336,7 @@ static void burst_over(struct sim *s, void *arg, uint64_t ticket)
     for (;;) {
         struct sim_step step = t->next(s, t);
         if (step.kind == SIM_RUN) {
+            flush_wakes(s, t);
             t->left_ns += step.ns;
             t->useful_ns += step.ns;
             event_add(s, s->now + t->left_ns, burst_over, c, ticket);
@@ -339,8 +354,15 @@ static void burst_over(struct sim *s, void *arg, uint64_t ticket)
             s->alive--;
             s->finished_ns = s->now;
         }
+        if (c->policy->queued)
+            flush_wakes(s, t);
         policy_stop(c->policy, s->now);
         c->running = NULL;
+        if (t->deferred) { /* runs here: nobody needs to be told */
+            t->deferred->cpu = id_of(s, c);
+            policy_enqueue(c->policy, &t->deferred->entity, POLICY_WAKE, s->now);
+            t->deferred = NULL;
+        }
         pick(s, c, NULL);
         return;
     }
@@ -356,9 +378,16 @@ void sim_wake(struct sim *s, struct sim_thread *t)
         return;
     }
     t->blocked = false;
+    t->ready_ns = s->now;
     pay(s, mine, s->costs->wake_ns);
-    unsigned cpu = policy_place_wake(&s->machine, t->cpu, s->acting_cpu, t->entity.affinity);
-    enqueue(s, &s->cpu[cpu], t, POLICY_WAKE);
+    struct sim_thread *waker = s->in_interrupt ? NULL : mine->running;
+    if (!waker || !waker->defers_wakes || mine->policy->queued || !s->machine.params->wake_idle ||
+        !policy_may_defer(&waker->deferral, s->acting_cpu) || !policy_allowed(&t->entity, s->acting_cpu)) {
+        place_woken(s, t);
+        return;
+    }
+    flush_wakes(s, waker);
+    waker->deferred = t;
 }
 
 void sim_interrupt_wake(struct sim *s, struct sim_thread *t, unsigned cpu)
@@ -366,7 +395,9 @@ void sim_interrupt_wake(struct sim *s, struct sim_thread *t, unsigned cpu)
     s->acting_cpu = cpu;
     charge(s, &s->cpu[cpu]);
     pay(s, &s->cpu[cpu], s->costs->interrupt_ns);
+    s->in_interrupt = true;
     sim_wake(s, t);
+    s->in_interrupt = false;
 }
 
 struct sim_thread *sim_thread(struct sim *s, struct sim_step (*next)(struct sim *, struct sim_thread *), void *data)

@@ -32,6 +32,9 @@ struct sim_thread {
     int last_cpu;           /* -1 = has not run */
     unsigned tokens;        /* wake-ups that came while it was not blocked */
     bool blocked, done;
+    bool defers_wakes;      /* see thread_defer_wakes */
+    struct policy_deferral deferral;
+    struct sim_thread *deferred;
     uint64_t left_ns;       /* of the burst */
     uint64_t useful_ns;     /* work done without overhead */
     uint64_t migrations;
@@ -68,6 +71,7 @@ struct sim {
     uint64_t now, order;
     uint32_t seed;
     unsigned acting_cpu;    /* whose code runs: payer of wake-ups */
+    bool in_interrupt;
     uint64_t wasted_ns;     /* CPU time idle while a thread waited behind another one */
     uint64_t migrations, ipis, switches, finished_ns;
     unsigned bad_halts;     /* halts with a thread to be pulled */
