@@ -24,10 +24,12 @@ struct device_state {
     struct netif_handle **netifs;  /* L one for each stack */
     struct tx_queue *tx;           /* I */
     struct rx_batch **batches;     /* receive queue's thread: [queue * stack_count + stack] */
+    uint16_t rx_queue_of[STEER_BUCKETS], tx_queue_of[STEER_BUCKETS]; /* I queue of a flow by its bucket */
     bool dhcp;                     /* D */
     uint32_t ip, mask, gateway;    /* a as stack 0 has them */
 };
 
+static uint8_t stack_of[STEER_BUCKETS];  /* written with devices_lock, before the first device is registered */
 static unsigned queues_expected = 1; /* of the largest device; written at INIT_BUS */
 static struct mutex devices_lock = MUTEX_INIT(devices_lock);
 static struct list devices = LIST_INIT(devices); /* D */
@@ -46,7 +48,8 @@ struct tx_queue *device_tx_queue_at(struct net_device *d, unsigned queue)
 
 struct tx_queue *device_tx_queue(struct net_device *d, uint32_t hash)
 {
-    return &state_of(d)->tx[hash % d->tx_queues];
+    struct device_state *state = state_of(d);
+    return &state->tx[state->tx_queue_of[hash % STEER_BUCKETS]];
 }
 
 void device_flush_locked(struct stack *st)
@@ -113,7 +116,7 @@ static void batch_add_copy(struct net_device *d, struct stack *st, struct rx_bat
 }
 
 void net_receive(struct net_device *d, unsigned queue, const struct net_rx_segment *segs, unsigned count,
-                 bool csum_ok, bool needs_csum, uint32_t hash)
+                 bool csum_ok, bool needs_csum, bool hashed, uint32_t hash)
 {
     uint32_t total = 0;
     for (unsigned i = 0; i < count; i++)
@@ -128,10 +131,15 @@ void net_receive(struct net_device *d, unsigned queue, const struct net_rx_segme
     NET_COUNT(rx_bytes, total);
     bool verified = csum_ok || needs_csum;
     unsigned target = 0;
-    if (stack_count > 1) {
-        enum steer_kind kind = steer_frame(segs[0].data, segs[0].len, &hash);
-        if (kind == STEER_FLOW)
-            target = hash % stack_count;
+    if (stack_count > 1 || d->rx_queues > 1) {
+        enum steer_kind kind = hashed ? STEER_FLOW : steer_frame(segs[0].data, segs[0].len, &hash);
+        if (kind == STEER_FLOW) {
+            target = stack_of[hash % STEER_BUCKETS];
+            if (state_of(d)->rx_queue_of[hash % STEER_BUCKETS] != queue)
+                NET_COUNT(rx_astray, 1);
+        }
+        if (hashed)
+            NET_COUNT(rx_hashed, 1);
         for (unsigned i = 1; kind == STEER_ALL && i < stack_count; i++)
             batch_add_copy(d, stack_by_index(i), batches[i], &segs[0]);
     }
@@ -341,6 +349,10 @@ static bool state_make(struct net_device *d)
         for (unsigned j = 0; j < NET_STACKS_MAX; j++)
             list_init(&q->flush_link[j]);
     }
+    for (unsigned i = 0; i < STEER_BUCKETS; i++) {
+        state->rx_queue_of[i] = (uint16_t)steer_queue(i, d->rx_queues, stack_count);
+        state->tx_queue_of[i] = (uint16_t)steer_queue(i, d->tx_queues, stack_count);
+    }
     for (unsigned i = 0; i < d->rx_queues * stack_count; i++) {
         state->batches[i] = kzalloc(sizeof(struct rx_batch));
         if (!state->batches[i])
@@ -364,6 +376,23 @@ void net_device_expect(unsigned rx_queues)
     queues_expected = MAX(queues_expected, rx_queues);
 }
 
+static void start_stacks_locked(void)
+{
+    net_stacks_start(queues_expected);
+    for (unsigned i = 0; i < STEER_BUCKETS; i++)
+        stack_of[i] = (uint8_t)steer_stack(i, stack_count);
+}
+
+void net_device_rss(unsigned queues, struct net_rss *out)
+{
+    mutex_lock(&devices_lock);
+    start_stacks_locked();
+    mutex_unlock(&devices_lock);
+    steer_key(out->key);
+    for (unsigned i = 0; i < NET_RSS_BUCKETS; i++)
+        out->queue[i] = (uint16_t)steer_queue(i, queues, stack_count);
+}
+
 /* The lowest free: what is plugged in again has its old name, and its address from the command line. */
 static void name_locked(struct net_device *d)
 {
@@ -380,7 +409,7 @@ static void name_locked(struct net_device *d)
 int net_device_register(struct net_device *d)
 {
     mutex_lock(&devices_lock);
-    net_stacks_start(queues_expected);
+    start_stacks_locked();
     name_locked(d);
     if (!state_make(d)) {
         state_free(d);
@@ -432,6 +461,20 @@ void net_device_announce(struct net_device *d)
     stack_unlock(st);
 }
 
+size_t device_print(char *buf, size_t size)
+{
+    struct net_device *d;
+    size_t n = 0;
+    mutex_lock(&devices_lock);
+    list_for_each_entry(d, &devices, link) {
+        n += (size_t)scnprintf(buf + n, size - n, "%s mtu %u link %u ", d->name, d->mtu, atomic_load_relaxed(&d->link_up));
+        n += d->ops->print(d, buf + n, size - n);
+        n += (size_t)scnprintf(buf + n, size - n, "\n");
+    }
+    mutex_unlock(&devices_lock);
+    return n;
+}
+
 static bool all_addressed(void)
 {
     struct net_device *d;
@@ -447,7 +490,7 @@ static void net_addresses_init(void)
 {
     struct net_device *d;
     mutex_lock(&devices_lock);
-    net_stacks_start(queues_expected);
+    start_stacks_locked();
     addresses_configured = true;
     list_for_each_entry(d, &devices, link)
         configure(d);

@@ -58,6 +58,7 @@ void device_flush_locked(struct stack *st);
 void transmit_init(void);
 void transmit_flush_tso_locked(struct stack *st);
 bool device_owns_address(uint32_t ip);
+size_t device_print(char *buf, size_t size); /* a line a device; bytes written */
 uint32_t device_source_address(uint32_t to); /* what frames to that address come from; 0 = none */
 void net_stacks_start(unsigned wanted);      /* once: the first device, or INIT_NET without one */
 void device_follow_addresses(struct stack *st); /* st->lock not held */
@@ -68,9 +69,17 @@ int net_parse_address(const char *text, uint32_t *ip, uint32_t *mask, uint32_t *
 enum steer_kind { STEER_FLOW, STEER_ALL, STEER_FIRST };
 /* Which stack a frame belongs to, from its first bytes. *hash is the same for both directions. */
 enum steer_kind steer_frame(const uint8_t *frame, uint32_t len, uint32_t *hash);
-uint32_t steer_hash(uint32_t ip_a, uint32_t ip_b, uint16_t port_a, uint16_t port_b); /* symmetric */
-/* Receive-side scaling hash (Toeplitz) of 12 bytes: addresses and ports in network order. */
-uint32_t steer_toeplitz(const uint8_t key[40], const uint8_t *data, unsigned len);
+/* Host order. Symmetric, and what a device computes with the key of steer_key. */
+uint32_t steer_hash(uint32_t ip_a, uint32_t ip_b, uint16_t port_a, uint16_t port_b);
+#define STEER_KEY_BYTES NET_RSS_KEY_BYTES
+void steer_key(uint8_t key[STEER_KEY_BYTES]);
+/* A flow's stack and queue follow from its bucket, as those of a device's table do. stacks, queues: at least 1. */
+#define STEER_BUCKETS NET_RSS_BUCKETS
+unsigned steer_stack(uint32_t hash, unsigned stacks);
+/* Each queue carries flows of one stack where there are as many queues as stacks or more; else each stack uses one queue. */
+unsigned steer_queue(uint32_t hash, unsigned queues, unsigned stacks);
+/* Receive-side scaling hash (Toeplitz) of any bytes: addresses and ports in network order. */
+uint32_t steer_toeplitz(const uint8_t key[STEER_KEY_BYTES], const uint8_t *data, unsigned len);
 
 /* ---- sockets ---- */
 struct rx_item {
@@ -182,6 +191,7 @@ ssize_t udp_socket_receive(struct socket *s, struct uio *u, unsigned msg_flags, 
 /* Counters of the whole part, for the leak tests and /proc. */
 struct net_counters {
     uint64_t rx_frames, rx_bytes, tx_frames, tx_bytes, tx_tso, tx_dropped, rx_dropped;
+    uint64_t rx_hashed, rx_astray; /* the device gave the hash; came by a queue that is not its flow's */
     uint64_t sockets, rx_items, tx_chunks, tx_packets; /* alive now */
     uint64_t accepts, syn_dropped, accept_overflow;
 };

@@ -27,7 +27,7 @@ static int bind_at_home_locked(struct socket *s, uint32_t source, const struct s
         uint32_t x = atomic_fetch_add(&next, 1) * 2654435761u + (uint32_t)clock_monotonic_ns();
         struct stack_address local = { 0, (uint16_t)(PORT_FIRST + (x >> 8) % PORT_COUNT) };
         uint32_t hash = steer_hash(__builtin_bswap32(source), __builtin_bswap32(to->ip), local.port, to->port);
-        if (hash % stack_count == st->index && !st->ops->tcp_bind(s->tcp, &local, false))
+        if (steer_stack(hash, stack_count) == st->index && !st->ops->tcp_bind(s->tcp, &local, false))
             return 0;
     }
     return -EADDRNOTAVAIL;

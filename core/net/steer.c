@@ -11,15 +11,53 @@ static inline uint16_t read_be16(const uint8_t *p)
     return (uint16_t)(p[0] << 8 | p[1]);
 }
 
+/*
+ * The hash is Toeplitz's, which devices compute as well, with a key of these 16 bits over and over: then it is the same for
+ * both directions, and the sum of all 16-bit words of addresses and ports is all that counts. An odd number of ones: no two
+ * ports of one peer have the same hash.
+ */
+#define KEY_WORD 0x6d5au
+
+static inline uint16_t rotate_right(uint16_t x, unsigned n)
+{
+    return (uint16_t)(x >> n | x << (16 - n));
+}
+
+void steer_key(uint8_t key[STEER_KEY_BYTES])
+{
+    for (unsigned i = 0; i < STEER_KEY_BYTES; i++)
+        key[i] = (uint8_t)(i % 2 ? KEY_WORD : KEY_WORD >> 8);
+}
+
 uint32_t steer_hash(uint32_t ip_a, uint32_t ip_b, uint16_t port_a, uint16_t port_b)
 {
-    /* The same for both directions, so that a sender finds the queue that its answers come by. */
-    uint64_t x = (uint64_t)(ip_a ^ ip_b) << 32 | ((uint32_t)(port_a ^ port_b) << 16 | (uint16_t)(port_a + port_b));
-    x ^= x >> 33;
-    x *= 0xff51afd7ed558ccdUL;
-    x ^= x >> 33;
-    x *= 0xc4ceb9fe1a85ec53UL;
-    return (uint32_t)(x >> 32);
+    /* What the four lowest bits of the sum add; the other twelve add the same, turned. */
+#define BIT_ADDS(n, bit) ((n) & 1u << (bit) ? (uint16_t)(KEY_WORD << (15 - (bit)) | KEY_WORD >> (1 + (bit))) : 0)
+#define ADDS(n) (BIT_ADDS(n, 0) ^ BIT_ADDS(n, 1) ^ BIT_ADDS(n, 2) ^ BIT_ADDS(n, 3))
+    static const uint16_t adds[16] = {
+        ADDS(0), ADDS(1), ADDS(2), ADDS(3), ADDS(4), ADDS(5), ADDS(6), ADDS(7),
+        ADDS(8), ADDS(9), ADDS(10), ADDS(11), ADDS(12), ADDS(13), ADDS(14), ADDS(15),
+    };
+    uint32_t ips = ip_a ^ ip_b;
+    uint16_t sum = (uint16_t)(ips ^ ips >> 16 ^ port_a ^ port_b);
+    uint32_t half = (uint16_t)(adds[sum & 15] ^ rotate_right(adds[sum >> 4 & 15], 4) ^ rotate_right(adds[sum >> 8 & 15], 8) ^
+                               rotate_right(adds[sum >> 12], 12));
+    return half << 16 | half;
+}
+
+unsigned steer_stack(uint32_t hash, unsigned stacks)
+{
+    return hash % STEER_BUCKETS % stacks;
+}
+
+unsigned steer_queue(uint32_t hash, unsigned queues, unsigned stacks)
+{
+    unsigned bucket = hash % STEER_BUCKETS, stack = bucket % stacks;
+    if (queues <= stacks)
+        return stack % queues;
+    /* Its queues are stack, stack + stacks, ...: none of another's. */
+    unsigned own = (queues - stack + stacks - 1) / stacks;
+    return stack + stacks * (bucket / stacks % own);
 }
 
 enum steer_kind steer_frame(const uint8_t *frame, uint32_t len, uint32_t *hash)
@@ -47,7 +85,7 @@ enum steer_kind steer_frame(const uint8_t *frame, uint32_t len, uint32_t *hash)
     return STEER_FLOW;
 }
 
-uint32_t steer_toeplitz(const uint8_t key[40], const uint8_t *data, unsigned len)
+uint32_t steer_toeplitz(const uint8_t key[STEER_KEY_BYTES], const uint8_t *data, unsigned len)
 {
     uint32_t result = 0;
     uint32_t window = read_be32(key);
@@ -55,7 +93,7 @@ uint32_t steer_toeplitz(const uint8_t key[40], const uint8_t *data, unsigned len
         for (unsigned bit = 0; bit < 8; bit++) {
             if (data[i] & (0x80u >> bit))
                 result ^= window;
-            uint8_t next = i + 4 < 40 ? key[i + 4] : 0;
+            uint8_t next = i + 4 < STEER_KEY_BYTES ? key[i + 4] : 0;
             window = window << 1 | ((next >> (7 - bit)) & 1);
         }
     }

@@ -10,22 +10,24 @@
 #include "drivers/virtio/virtio_net.h"
 
 #define NET_TYPE 1
-enum { CONFIG_MAC = 0, CONFIG_STATUS = 6, CONFIG_MAX_PAIRS = 8, CONFIG_MTU = 10 };
+enum { CONFIG_MAC = 0, CONFIG_STATUS = 6, CONFIG_MAX_PAIRS = 8, CONFIG_MTU = 10,
+       CONFIG_RSS_MAX_KEY = 17, CONFIG_RSS_MAX_TABLE = 18, CONFIG_HASH_TYPES = 20 };
 enum { STATUS_LINK_UP = 1, STATUS_ANNOUNCE = 2 };
 enum { CTRL_ANNOUNCE = 3, CTRL_MQ = 4 };
 #define CTRL_ANNOUNCE_ACK 0
-#define CTRL_MQ_PAIRS_SET 0
+enum { CTRL_MQ_PAIRS_SET = 0, CTRL_MQ_RSS_CONFIG = 1 };
 #define CTRL_OK 0
 #define CTRL_TIMEOUT_NS (2 * NSEC_PER_SEC)
 #define MTU_DEFAULT 1500u
 #define MTU_MAX 9000u
 _Static_assert(NET_TX_HEADROOM >= NET_HDR_SIZE_MAX, "no room for the header");
+_Static_assert(NET_RSS_KEY == NET_RSS_KEY_BYTES && NET_RSS_TABLE == NET_RSS_BUCKETS, "core/net and the device name the same flows");
 
 /* ---- control queue ---- */
 
 struct control_command {
     uint8_t class, command;
-    uint8_t data[6];
+    uint8_t data[sizeof(struct virtio_net_rss_command)]; /* the largest */
     uint8_t ack;
 };
 
@@ -40,7 +42,8 @@ static int control(struct net_nic *nic, uint8_t class, uint8_t command, const vo
     c->class = class;
     c->command = command;
     c->ack = 0xff; /* a value that no device writes */
-    memcpy(c->data, data, len);
+    if (len)
+        memcpy(c->data, data, len);
     struct virtio_buffer bufs[2] = { { virt_to_phys(c), 2 + len }, { virt_to_phys(&c->ack), 1 } };
     mutex_lock(&nic->control_lock);
     int r = virtqueue_add(nic->control, bufs, 1, 1, c);
@@ -153,6 +156,40 @@ static void nic_remove(struct pci_device *pci, bool surprise)
     pci->driver_data = NULL;
 }
 
+/* ---- what can be seen ---- */
+
+static const struct { uint8_t bit; const char *word; } feature_words[] = {
+    { NET_F_CSUM, "csum" }, { NET_F_GUEST_CSUM, "guest_csum" }, { NET_F_HOST_TSO4, "tso4" }, { NET_F_GUEST_TSO4, "guest_tso4" },
+    { NET_F_MRG_RXBUF, "mergeable" }, { NET_F_MTU, "mtu" }, { NET_F_STATUS, "status" }, { NET_F_CTRL_VQ, "control" },
+    { NET_F_GUEST_ANNOUNCE, "announce" }, { NET_F_MQ, "mq" }, { VIRTIO_F_INDIRECT_DESC, "indirect" },
+    { VIRTIO_F_EVENT_IDX, "event_idx" }, { VIRTIO_F_RING_PACKED, "packed" },
+};
+
+static size_t nic_print(struct net_device *d, char *buf, size_t size)
+{
+    struct net_nic *nic = d->driver_data;
+    uint64_t frames = 0, lies = 0, starved = 0;
+    unsigned posted = 0, target = 0, sending = 0;
+    for (unsigned i = 0; i < d->rx_queues; i++) {
+        const struct net_pair *p = &nic->pair[i];
+        frames += atomic_load_relaxed(&p->frames);
+        lies += atomic_load_relaxed(&p->lies);
+        starved += atomic_load_relaxed(&p->starved);
+        posted += atomic_load_relaxed(&p->posted);
+        target += p->target;
+        sending += virtqueue_in_flight(p->tx);
+    }
+    size_t n = (size_t)scnprintf(buf, size, "pairs %u posted %u of %u sending %u frames %lu lies %lu starved %lu features", d->rx_queues,
+                                 posted, target, sending, (unsigned long)frames, (unsigned long)lies, (unsigned long)starved);
+    for (size_t i = 0; i < ARRAY_SIZE(feature_words); i++) {
+        if (virtio_has(nic->virtio, feature_words[i].bit))
+            n += (size_t)scnprintf(buf + n, size - n, " %s", feature_words[i].word);
+    }
+    return n + (size_t)scnprintf(buf + n, size - n, "%s%s", nic->rss ? " rss" : "", nic->hashes ? " hash" : "");
+}
+
+static const struct net_device_ops nic_ops = { .transmit = nic_transmit, .flush = nic_flush, .print = nic_print };
+
 static int read_config(struct net_nic *nic)
 {
     struct virtio_device *v = nic->virtio;
@@ -171,12 +208,15 @@ static int read_config(struct net_nic *nic)
         log_error("%s: MTU of %u cannot be used", v->name, nic->net.mtu);
         return -EINVAL;
     }
-    nic->max_pairs = virtio_has(v, NET_F_MQ) ? virtio_config_read16(v, CONFIG_MAX_PAIRS) : 1;
+    nic->max_pairs = virtio_has(v, NET_F_MQ) || virtio_has(v, NET_F_RSS) ? virtio_config_read16(v, CONFIG_MAX_PAIRS) : 1;
     nic->max_pairs = MAX(nic->max_pairs, 1u);
     nic->net.link_up = !virtio_has(v, NET_F_STATUS) || (virtio_config_read16(v, CONFIG_STATUS) & STATUS_LINK_UP);
     nic->pairs = virtio_net_pairs(v->features, nic->max_pairs, cpu_count(), (unsigned)cmdline_u64("net.pairs", 0));
     nic->header_size = virtio_net_header_size(v->features, virtio_has(v, VIRTIO_F_VERSION_1));
     nic->mergeable = virtio_has(v, NET_F_MRG_RXBUF);
+    if (virtio_has(v, NET_F_RSS))
+        nic->hash_types = virtio_net_hash_types(virtio_config_read8(v, CONFIG_RSS_MAX_KEY),
+                                                virtio_config_read16(v, CONFIG_RSS_MAX_TABLE), virtio_config_read32(v, CONFIG_HASH_TYPES));
     nic->buffer_size = virtio_net_buffer_size(v->features, nic->header_size, nic->net.mtu, NET_RX_HEADROOM);
     nic->net.tx_csum = virtio_has(v, NET_F_CSUM);
     nic->net.rx_csum = virtio_has(v, NET_F_GUEST_CSUM);
@@ -249,17 +289,42 @@ static int start_pairs(struct net_nic *nic)
     return 0;
 }
 
-/* More than one pair only when the device has agreed to it. */
+/* The device spreads flows by our table, and with HASH_REPORT says each one's hash: pairs and table in one command. */
+static int use_rss(struct net_nic *nic, const struct net_rss *rss)
+{
+    struct virtio_net_rss_command *c = kmalloc(sizeof(*c));
+    if (!c)
+        return -ENOMEM;
+    int r = -EINVAL;
+    if (virtio_net_rss_command(c, nic->hash_types, rss->key, rss->queue, nic->pairs))
+        r = control(nic, CTRL_MQ, CTRL_MQ_RSS_CONFIG, c, sizeof(*c));
+    kfree(c);
+    return r;
+}
+
+/* As far as the device agrees: RSS, else plain pairs, else one. */
 static void use_pairs(struct net_nic *nic)
 {
+    const char *name = nic->virtio->name;
+    struct net_rss rss;
     if (nic->pairs == 1)
         return;
+    net_device_rss(nic->pairs, &rss);
+    if (nic->hash_types) {
+        int r = use_rss(nic, &rss);
+        if (!r) {
+            nic->rss = true;
+            nic->hashes = virtio_has(nic->virtio, NET_F_HASH_REPORT);
+            return;
+        }
+        log_warn("%s: the device refuses RSS (error %d)", name, -r);
+    }
     uint16_t pairs = (uint16_t)nic->pairs;
-    int r = control(nic, CTRL_MQ, CTRL_MQ_PAIRS_SET, &pairs, sizeof(pairs));
-    if (!r)
-        return;
-    log_warn("%s: the device refuses %u queue pairs (error %d); using one", nic->virtio->name, nic->pairs, -r);
-    nic->net.rx_queues = nic->net.tx_queues = 1;
+    int r = virtio_has(nic->virtio, NET_F_MQ) ? control(nic, CTRL_MQ, CTRL_MQ_PAIRS_SET, &pairs, sizeof(pairs)) : -EOPNOTSUPP;
+    if (r) {
+        log_warn("%s: the device refuses %u queue pairs (error %d); using one", name, nic->pairs, -r);
+        nic->net.rx_queues = nic->net.tx_queues = 1;
+    }
 }
 
 static int nic_start(struct pci_device *pci)
@@ -290,9 +355,9 @@ static int nic_start(struct pci_device *pci)
         atomic_fetch_add(&nic->running, 1);
         thread_start(t);
     }
-    log_info("%s: %s, %u of %u queue pairs, rings of %u and %u, %u byte buffers%s", nic->net.name, nic->virtio->name,
+    log_info("%s: %s, %u of %u queue pairs, rings of %u and %u, %u byte buffers%s%s%s", nic->net.name, nic->virtio->name,
              nic->net.rx_queues, nic->max_pairs, virtqueue_size(nic->pair[0].rx), virtqueue_size(nic->pair[0].tx),
-             nic->buffer_size, nic->mergeable ? ", mergeable" : "");
+             nic->buffer_size, nic->mergeable ? ", mergeable" : "", nic->rss ? ", RSS" : "", nic->hashes ? ", hashes" : "");
     return 0;
 }
 

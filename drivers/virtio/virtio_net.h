@@ -7,6 +7,7 @@
  *   1      gso_type     0 none, 1 TCP over IPv4, 4 TCP over IPv6, +0x80 ECN
  *   2..3   hdr_len      4..5 gso_size      6..7 csum_start     8..9 csum_offset
  *   10..11 num_buffers  (modern, or mergeable buffers: the header is 12 bytes; else 10)
+ *   12..15 hash   16..17 of what it is   18..19 nothing (HASH_REPORT: the header is 20 bytes)
  *
  * Queues: 2i receives, 2i+1 transmits for pair i; the control queue comes behind the last possible pair.
  * A pair has one irq source and one thread, which owns the receive ring; the transmit ring has a lock.
@@ -59,6 +60,8 @@ struct net_nic {
     unsigned header_size;      /* I */
     unsigned buffer_size;      /* I a receive buffer with headroom */
     bool mergeable;            /* I */
+    uint32_t hash_types;       /* I of RSS; 0: none */
+    bool rss, hashes;          /* I from registration on: the device obeys our table; says the hash of each frame */
     bool registered;
     unsigned running;          /* a threads of pairs that have not ended */
     bool config_work;          /* a */
@@ -70,11 +73,14 @@ struct net_nic {
 int nic_rx_start(struct net_pair *p) __must_check;
 void nic_rx_thread(void *pair);
 void nic_rx_fill(struct net_pair *p);
+bool nic_rx_burst(struct net_pair *p); /* up to a budget of buffers, by the pair's thread; true = the ring may hold more */
 extern const struct irq_service nic_pair_service;
 int nic_tx_start(struct net_pair *p) __must_check;
 bool nic_tx_poll(struct net_pair *p);      /* reclaim; true = interrupts could not be armed, look again */
 void nic_tx_detach(struct net_pair *p);
-extern const struct net_device_ops nic_ops;
+int nic_transmit(struct net_device *d, unsigned queue, const struct net_segment *segs, unsigned count,
+                 const struct net_tx_info *info, void (*done)(void *cookie), void *cookie, bool more); /* net_device_ops */
+void nic_flush(struct net_device *d, unsigned queue);
 void nic_config_work(struct net_nic *nic);
 void nic_pair_ended(struct net_pair *p); /* the last that the pair's thread does with it */
 #endif

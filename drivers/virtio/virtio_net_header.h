@@ -16,8 +16,29 @@ enum { NET_HDR_GSO_NONE = 0, NET_HDR_GSO_TCPV4 = 1, NET_HDR_GSO_UDP = 3, NET_HDR
 struct virtio_net_header {
     uint8_t flags, gso_type;
     uint16_t header_len, gso_size, csum_start, csum_offset, num_buffers; /* little endian, as x86 */
+    uint32_t hash_value;       /* from here on with HASH_REPORT only */
+    uint16_t hash_report, padding;
 } __packed;
-#define NET_HDR_SIZE_MAX 12u
+#define NET_HDR_SIZE_MAX 20u
+#define NET_HASH_REPORT_TCPV4 2
+
+/* Data of the control command RSS_CONFIG (5.1.6.5.7.1), little endian: which frames are hashed, queue by hash, pairs. */
+#define NET_RSS_KEY 40u
+#define NET_RSS_TABLE 128u
+struct virtio_net_rss_command {
+    uint32_t hash_types;
+    uint16_t mask, unclassified_queue;
+    uint16_t table[NET_RSS_TABLE];
+    uint16_t max_tx;
+    uint8_t key_bytes;
+    uint8_t key[NET_RSS_KEY];
+} __packed;
+enum { NET_HASH_TCPV4 = 1 << 1, NET_HASH_UDPV4 = 1 << 4 };
+/* Hash types to ask a device with these limits for; 0 = its RSS cannot be used. */
+uint32_t virtio_net_hash_types(unsigned max_key, unsigned max_table, uint32_t supported);
+/* The queues of `table` are receive queues below `pairs`; else the command is not to be sent: false. */
+bool virtio_net_rss_command(struct virtio_net_rss_command *c, uint32_t hash_types, const uint8_t key[NET_RSS_KEY],
+                            const uint16_t table[NET_RSS_TABLE], unsigned pairs);
 
 /* Which of the offered features to ask for: only known ones, each only with what it needs. */
 uint64_t virtio_net_choose_features(uint64_t offered);

@@ -41,8 +41,15 @@ void nic_rx_fill(struct net_pair *p)
         p->posted++;
         added = true;
     }
-    if (added && virtqueue_kick_prepare(p->rx))
-        virtqueue_notify(p->rx);
+    if (!added || !virtqueue_kick_prepare(p->rx))
+        return;
+    virtqueue_notify(p->rx);
+    /* The ring had run dry. QEMU, which spreads flows in software, then stops reading the tap's queue that the frame came
+     * by, and goes on with it at a doorbell of the ring of the same number: not this one. So each ring gets one. */
+    for (unsigned i = 0; nic->rss && i < nic->pairs; i++) {
+        if (i != p->index)
+            virtqueue_notify(nic->pair[i].rx);
+    }
 }
 
 static void gathered_drop(struct net_pair *p)
@@ -81,11 +88,11 @@ static void take_buffer(struct net_pair *p, uint8_t *buffer, uint32_t len)
     unsigned count = p->gathered_count;
     p->gathered_count = p->gathered_wanted = 0;
     p->frames++;
-    net_receive(&nic->net, p->index, p->gathered, count, valid, needs, 0);
+    bool hashed = nic->hashes && h->hash_report == NET_HASH_REPORT_TCPV4;
+    net_receive(&nic->net, p->index, p->gathered, count, valid, needs, hashed, h->hash_value);
 }
 
-/* Up to a budget of buffers. True: the ring may hold more. */
-static bool poll(struct net_pair *p)
+bool nic_rx_burst(struct net_pair *p)
 {
     unsigned budget = POLL_BUDGET;
     uint32_t len;
@@ -135,7 +142,7 @@ void nic_rx_thread(void *pair)
         while (again && !atomic_load_relaxed(&nic->virtio->broken)) {
             atomic_store_relaxed(&p->armed, false);
             virtqueue_disable_interrupts(p->rx);
-            while (poll(p)) {
+            while (nic_rx_burst(p)) {
                 thread_flush_wakes();
                 cond_resched();
             }

@@ -59,8 +59,8 @@ static int add_locked(struct net_pair *p, const struct net_segment *segs, unsign
     return 0;
 }
 
-static int nic_transmit(struct net_device *d, unsigned queue, const struct net_segment *segs, unsigned count,
-                        const struct net_tx_info *info, void (*done)(void *cookie), void *cookie, bool more)
+int nic_transmit(struct net_device *d, unsigned queue, const struct net_segment *segs, unsigned count,
+                 const struct net_tx_info *info, void (*done)(void *cookie), void *cookie, bool more)
 {
     struct net_nic *nic = d->driver_data;
     struct net_pair *p = &nic->pair[queue];
@@ -95,7 +95,7 @@ static int nic_transmit(struct net_device *d, unsigned queue, const struct net_s
     return r == -ENOSPC ? -EAGAIN : r;
 }
 
-static void nic_flush(struct net_device *d, unsigned queue)
+void nic_flush(struct net_device *d, unsigned queue)
 {
     struct net_nic *nic = d->driver_data;
     struct net_pair *p = &nic->pair[queue];
@@ -157,5 +157,3 @@ int nic_tx_start(struct net_pair *p)
     }
     return 0;
 }
-
-const struct net_device_ops nic_ops = { .transmit = nic_transmit, .flush = nic_flush };

@@ -38,6 +38,8 @@ struct net_device_ops {
     int (*transmit)(struct net_device *d, unsigned queue, const struct net_segment *segs, unsigned count,
                     const struct net_tx_info *info, void (*done)(void *cookie), void *cookie, bool more);
     void (*flush)(struct net_device *d, unsigned queue); /* doorbell now */
+    /* What the device does, and counters of its queues, as text. Any thread. Bytes written. */
+    size_t (*print)(struct net_device *d, char *buf, size_t size);
 };
 /* At probe: a device with so many receive queues will come; as many protocol stacks are made. */
 void net_device_expect(unsigned rx_queues);
@@ -53,12 +55,20 @@ void net_device_announce(struct net_device *d); /* tell the neighbours our addre
 /* Writable bytes in front of the first segment of a frame to send: the driver's, for its header. */
 #define NET_TX_HEADROOM 32
 
+/* How received flows are spread over `queues` receive queues (RSS): Toeplitz with this key; the hash modulo the number of
+ * buckets is the index of the table; what has no hash goes to queue 0. Thread context, before registration. */
+#define NET_RSS_KEY_BYTES 40
+#define NET_RSS_BUCKETS 128
+struct net_rss { uint8_t key[NET_RSS_KEY_BYTES]; uint16_t queue[NET_RSS_BUCKETS]; };
+void net_device_rss(unsigned queues, struct net_rss *out);
+
 /* A received frame to the stack, from the receive queue's thread. `bufs` are driver buffers whose
  * ownership passes to the stack until free_fn(cookie of each). csum_ok: the device vouches for it;
- * needs_csum: partial checksum of a local sender (trusted, not on the wire). */
+ * needs_csum: partial checksum of a local sender (trusted, not on the wire). hashed: TCP over IPv4, and `hash` is what the
+ * device computed of it with net_device_rss's key. */
 struct net_rx_segment { void *data; uint32_t len; void (*free_fn)(void *cookie); void *cookie; };
 void net_receive(struct net_device *d, unsigned queue, const struct net_rx_segment *segs, unsigned count,
-                 bool csum_ok, bool needs_csum, uint32_t hash);
+                 bool csum_ok, bool needs_csum, bool hashed, uint32_t hash);
 /* Called by the receiver thread after a burst, so that the stack sends what it delayed. */
 void net_receive_done(struct net_device *d, unsigned queue);
 

@@ -10,14 +10,16 @@ import bench_net
 import weirvm
 from conftest import SOAK, machine
 
-# Four services listen. A frame may be in the ring until the next is sent.
-NOTHING_LEFT = r"connections 0; .*;sockets 4;rx_items 0;tx_chunks 0;tx_packets \d;"
+# Four services listen. A frame may be in each ring until the next is sent by it. All receive buffers are with the device.
+NOTHING_LEFT = r"connections 0; .*;sockets 4;rx_items 0;tx_chunks 0;tx_packets \d;.* posted (\d+) of \1 sending \d+ frames \d+ lies 0 "
 STALL_S = 2  # no answer may take longer, on a host that has not more to do than this test
 
 
 def boot(tmp_path, **options):
+    """nic: properties of the NIC."""
     append = "bench=echo bench.report_ms=500 " + options.pop("append", "")
-    config = machine(**{"mem": "1G", "smp": 8, **options}, append=append)
+    extra = [word for p in options.pop("nic", ()) for word in ("-global", f"virtio-net-pci.{p}")]
+    config = machine(**{"mem": "1G", "smp": 8, **options}, append=append, qemu_extra=extra)
     return weirvm.Vm(config, console_path=str(tmp_path / "console"))
 
 
@@ -38,14 +40,16 @@ def counters(vm, wanted, timeout=30):
     raise AssertionError(f"no report with {wanted}:\n{vm.tail(3)}")
 
 
-MATRIX = [(8, 1, 1), (8, 8, 1), (8, 8, 8)]
+RSS = ("rss=on", "hash=on")  # what QEMU's NIC steers and reports
+MATRIX = [(8, 1, 1, ()), (8, 8, 1, ()), (8, 8, 8, ()), (8, 8, 8, RSS), (8, 8, 3, RSS[:1])]
 if SOAK:
-    MATRIX += [(8, 1, 8), (48, 1, 1), (48, 8, 8), (48, 48, 1), (48, 48, 48)]
+    MATRIX += [(smp, pairs, stacks, rss) for smp, pairs, stacks in ((8, 1, 8), (48, 1, 1), (48, 8, 8), (48, 48, 1), (48, 48, 48))
+               for rss in ((), RSS) if pairs > 1 or not rss]
 
 
-@pytest.mark.parametrize("smp, pairs, stacks", MATRIX)
-def test_no_connection_stalls_and_every_stack_carries_flows(smp, pairs, stacks, tmp_path):
-    with boot(tmp_path, smp=smp, net_queues=pairs, append=f"net.stacks={stacks}") as vm:
+@pytest.mark.parametrize("smp, pairs, stacks, rss", MATRIX)
+def test_no_connection_stalls_and_every_stack_carries_flows(smp, pairs, stacks, rss, tmp_path):
+    with boot(tmp_path, smp=smp, net_queues=pairs, nic=rss, append=f"net.stacks={stacks}") as vm:
         bench_net.wait_ready(vm)
         for connections in (1, 8, 32, 128):
             result = bench_net.echo(vm, "-c", connections, "-t", 20 if SOAK else 1, "-w", 60)
@@ -54,6 +58,47 @@ def test_no_connection_stalls_and_every_stack_carries_flows(smp, pairs, stacks, 
         if stacks > 16:
             bench_net.echo(vm, "-c", 512, "-n", 2000)
         counters(vm, f"stacks {stacks} with_flows {stacks};")
+        line = counters(vm, NOTHING_LEFT)
+        features = re.search(r" features ([\w ]+);", line)[1].split()
+        assert ("rss" in features, "hash" in features) == ("rss=on" in rss, "hash=on" in rss)
+        if rss:  # every flow by the queue of its stack; without, a tap has to learn it from what is sent
+            assert "rx_astray 0;" in line, line
+        assert (";rx_hashed 0;" in line) == ("hash=on" not in rss), line
+        healthy(vm)
+
+
+# Blocks until its time is over, over many connections at once: rings run dry.
+BLAST = """
+import socket, sys, threading, time
+address, seconds, count = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+end = time.monotonic() + seconds
+sent = [0] * count
+def run(i):
+    s = socket.create_connection((address, 9), 20)
+    s.settimeout(20)
+    while time.monotonic() < end:
+        sent[i] += s.send(bytes(1 << 20))
+threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+assert min(sent) > 1 << 20, sent
+"""
+
+
+def blast(vm, seconds, connections):
+    return vm.start_client(["/usr/bin/python3", "-c", BLAST, weirvm.GUEST_IP, str(seconds), str(connections)],
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def test_rings_that_run_dry_under_rss_stall_nobody(tmp_path):
+    seconds = 60 if SOAK else 4
+    with boot(tmp_path, smp=4, net_queues=4, nic=RSS[:1]) as vm:
+        bench_net.wait_ready(vm)
+        load = blast(vm, seconds, 32)
+        result = bench_net.echo(vm, "-c", 16, "-t", seconds, "-w", 20, timeout=seconds + 60)
+        out, _ = load.communicate(timeout=60)
+        assert load.returncode == 0, out
+        assert result["max_wait_ms"] < STALL_S * 1000 and result["fewest"] > 0, result
         counters(vm, NOTHING_LEFT)
         healthy(vm)
 

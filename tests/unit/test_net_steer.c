@@ -44,14 +44,63 @@ static void both_directions_of_a_flow_have_one_hash(void **state)
     }
 }
 
+/* Clients take ports in a row, or every second. */
 static void client_ports_in_a_row_spread_evenly(void **state)
 {
-    for (unsigned queues = 2; queues <= 48; queues += 23) {
-        unsigned count[64] = { 0 };
-        for (unsigned i = 0; i < 4800; i++)
-            count[steer_hash(0x0a420001, 0x0a420002, (uint16_t)(40000 + i), 5432) % queues]++;
-        for (unsigned i = 0; i < queues; i++)
-            assert_in_range(count[i], 4800 / queues * 6 / 10, 4800 / queues * 14 / 10);
+    for (unsigned step = 1; step <= 2; step++) {
+        for (unsigned queues = 2; queues <= 48; queues += 23) {
+            unsigned count[64] = { 0 };
+            for (unsigned i = 0; i < 4800; i++)
+                count[steer_stack(steer_hash(0x0a420001, 0x0a420002, (uint16_t)(40000 + step * i), 5432), queues)]++;
+            for (unsigned i = 0; i < queues; i++)
+                assert_in_range(count[i], 4800 / queues * 6 / 10, 4800 / queues * 14 / 10);
+        }
+        /* A few already: 64 clients reach each of 8 stacks. */
+        unsigned reached = 0;
+        for (unsigned i = 0; i < 64; i++)
+            reached |= 1u << steer_stack(steer_hash(0x0a4d0001, 0x0a4d0002, (uint16_t)(33000 + step * i), 5432), 8);
+        assert_int_equal(reached, 0xff);
+    }
+}
+
+static void the_hash_is_what_a_device_computes_with_the_key(void **state)
+{
+    uint8_t key[STEER_KEY_BYTES];
+    steer_key(key);
+    srand(2);
+    for (unsigned i = 0; i < 10000; i++) {
+        uint8_t b[12];
+        for (unsigned j = 0; j < 12; j++)
+            b[j] = (uint8_t)rand();
+        uint32_t from = (uint32_t)b[0] << 24 | b[1] << 16 | b[2] << 8 | b[3], to = (uint32_t)b[4] << 24 | b[5] << 16 | b[6] << 8 | b[7];
+        uint16_t from_port = (uint16_t)(b[8] << 8 | b[9]), to_port = (uint16_t)(b[10] << 8 | b[11]);
+        assert_int_equal(steer_hash(from, to, from_port, to_port), steer_toeplitz(key, b, 12));
+        assert_int_equal(steer_hash(to, from, to_port, from_port), steer_toeplitz(key, b, 12));
+    }
+}
+
+static void a_queue_carries_flows_of_one_stack_and_each_is_used(void **state)
+{
+    for (unsigned queues = 1; queues <= 64; queues++) {
+        for (unsigned stacks = 1; stacks <= 64; stacks++) {
+            unsigned stack_of[64], used = 0;
+            memset(stack_of, 0xff, sizeof(stack_of));
+            for (uint32_t hash = 0; hash < 2 * STEER_BUCKETS; hash++) {
+                unsigned q = steer_queue(hash, queues, stacks), s = steer_stack(hash, stacks);
+                assert_true(q < queues && s < stacks);
+                /* High bits are not what a device's table is looked up with. */
+                assert_int_equal(steer_queue(hash | 0xffff0000 | (hash << 7 & 0xff80), queues, stacks), q);
+                if (queues < stacks) {
+                    assert_int_equal(q, s % queues);
+                    continue;
+                }
+                used += stack_of[q] == ~0u;
+                assert_true(stack_of[q] == ~0u || stack_of[q] == s);
+                stack_of[q] = s;
+            }
+            if (queues >= stacks && stacks * ((queues + stacks - 1) / stacks) <= STEER_BUCKETS)
+                assert_int_equal(used, queues);
+        }
     }
 }
 
@@ -117,6 +166,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_directions_of_a_flow_have_one_hash),
         cmocka_unit_test(client_ports_in_a_row_spread_evenly),
+        cmocka_unit_test(the_hash_is_what_a_device_computes_with_the_key),
+        cmocka_unit_test(a_queue_carries_flows_of_one_stack_and_each_is_used),
         cmocka_unit_test(what_belongs_to_no_flow_goes_to_the_first_stack_or_all),
         cmocka_unit_test(short_and_lying_frames_are_not_read_beyond_their_end),
         cmocka_unit_test(toeplitz_gives_the_published_values),
