@@ -28,9 +28,26 @@ static unsigned distinct_cpus(struct burner *b, unsigned n)
 
 #define FAN 4
 
-/* The promise is 20 ms of guest time. The clock shows the host's time, and here virtual CPUs wait for the host,
- * so the bound on the clock is loose; that the decision is taken at once is checked apart from it. */
+/* The promise is 20 ms of guest time. The clock shows the host's time, and here virtual CPUs wait for the host, so the
+ * best of several tries must keep it (the baseline policy needs 100 ms in all of them, as its balance passes are so far
+ * apart); that the decision is taken at once is checked apart from it, each time. */
+#define SPREAD_NS (20 * NSEC_PER_MSEC)
+#define SPREAD_TRIES 100
 #define SPREAD_BOUND_NS (3 * NSEC_PER_SEC)
+
+static int best_of_tries(const char *name, int (*once)(uint64_t *spread_ns))
+{
+    uint64_t best_ns = UINT64_MAX;
+    for (unsigned i = 0; i < SPREAD_TRIES && best_ns > SPREAD_NS; i++) {
+        uint64_t ns;
+        if (once(&ns))
+            return 1;
+        log_info("%s: %u threads apart after %lu us", name, FAN, (unsigned long)(ns / NSEC_PER_USEC));
+        best_ns = MIN(best_ns, ns);
+    }
+    GUEST_CHECK(best_ns <= SPREAD_NS);
+    return 0;
+}
 
 /* Time until the team has been seen on as many CPUs as it can have, or the bound. */
 static uint64_t time_to_spread(struct burner *b, unsigned n)
@@ -43,7 +60,7 @@ static uint64_t time_to_spread(struct burner *b, unsigned n)
 }
 
 /* Four threads made on one CPU sit on four CPUs after at most 20 ms. */
-GUEST_TEST(sched_fan_out)
+static int fan_out(uint64_t *spread_ns)
 {
     struct team team;
     struct burner b[FAN] = { 0 };
@@ -56,18 +73,19 @@ GUEST_TEST(sched_fan_out)
     struct cpumask placed = { 0 };
     for (unsigned i = 0; i < FAN; i++)
         bitmap_set(placed.bits, atomic_load_relaxed(&team.threads[i]->cpu));
-    uint64_t ns = time_to_spread(b, FAN);
+    *spread_ns = time_to_spread(b, FAN);
     unsigned cpus = distinct_cpus(b, FAN);
     atomic_store_relaxed(&team.stop, true);
     GUEST_CHECK(team_finish(&team, 30));
-    log_info("fan-out: %u threads on %u CPUs after %lu us", FAN, cpus, (unsigned long)(ns / NSEC_PER_USEC));
     GUEST_CHECK(cpus == MIN(cpu_count(), FAN));
     GUEST_CHECK(bitmap_weight(placed.bits, CPU_MAX) == FAN || cpu_count() <= 2 * FAN);
     return 0;
 }
 
+GUEST_TEST(sched_fan_out) { return best_of_tries("fan-out", fan_out); }
+
 /* The same when they begin in one queue: pinned to one CPU together, then set free. */
-GUEST_TEST(sched_pull)
+static int pull(uint64_t *spread_ns)
 {
     struct team team;
     struct burner b[FAN] = { 0 };
@@ -87,12 +105,11 @@ GUEST_TEST(sched_pull)
     sched_totals(&pulled_before);
     for (unsigned i = 0; i < FAN; i++)
         thread_set_affinity(team.threads[i], &all);
-    uint64_t ns = time_to_spread(b, FAN);
+    *spread_ns = time_to_spread(b, FAN);
     unsigned cpus = distinct_cpus(b, FAN);
     sched_totals(&pulled_after);
     atomic_store_relaxed(&team.stop, true);
     GUEST_CHECK(team_finish(&team, 30));
-    log_info("pull: %u threads on %u CPUs after %lu us", FAN, cpus, (unsigned long)(ns / NSEC_PER_USEC));
     GUEST_CHECK(before == 1);
     /* Idle CPUs were told at once; it was not only the tick of the busy one that pushed threads out. Of two CPUs
      * none idles while this thread runs. */
@@ -101,6 +118,8 @@ GUEST_TEST(sched_pull)
     GUEST_CHECK(scheduler_is_sound());
     return 0;
 }
+
+GUEST_TEST(sched_pull) { return best_of_tries("pull", pull); }
 
 /* A thread that runs alone on its CPU is never moved. */
 GUEST_TEST(sched_lone_thread_stays)
