@@ -16,12 +16,13 @@
 #include "core/mm/mm_private.h"
 
 #define GUARD_MARK (1UL << 9)   /* software bits of an entry that is not present */
-#define EXACT_MAX 64            /* ranges up to this many pages are reused for the same size */
+#define EXACT_MAX 64            /* longer ranges are rounded up to a power of two, so that they fit each other */
+#define LISTS (EXACT_MAX + 1 + 64)
 #define LAZY_PAGES_MAX 8192
 
 static spinlock_t lock = SPINLOCK_INIT; /* v: leaf but for the page allocator's; interrupts off */
 static uint64_t next_va = VMAP_BASE;    /* v */
-static uint64_t reusable[EXACT_MAX + 1];/* v lists of flushed ranges by size */
+static uint64_t reusable[LISTS];        /* v flushed ranges, see list_for */
 static uint64_t lazy;                   /* v */
 static uint64_t lazy_pages;             /* v */
 
@@ -51,12 +52,23 @@ static void push(uint64_t *list, uint64_t va)
     *list = va;
 }
 
+static size_t round_pages(size_t pages)
+{
+    return pages <= EXACT_MAX ? pages : 1UL << (64 - __builtin_clzl(pages - 1));
+}
+
+/* Ranges of this length, which round_pages has made. */
+static uint64_t *list_for(size_t pages)
+{
+    return &reusable[pages <= EXACT_MAX ? pages : EXACT_MAX + 1 + (size_t)__builtin_ctzl(pages)];
+}
+
 static uint64_t range_reuse_locked(size_t pages)
 {
-    if (pages > EXACT_MAX || !reusable[pages])
+    uint64_t *list = list_for(pages), va = *list;
+    if (!va)
         return 0;
-    uint64_t va = reusable[pages];
-    reusable[pages] = link_of(va);
+    *list = link_of(va);
     *entry(va) = 0;
     return va;
 }
@@ -76,8 +88,6 @@ static uint64_t range_extend_locked(size_t pages)
     return va;
 }
 
-/* Ranges longer than EXACT_MAX are not reused: 512 GiB of addresses outlast any run of this system's large
- * allocations, and splitting would need the bookkeeping that this file avoids. */
 static void purge(void)
 {
     uint64_t flags = spin_lock_irqsave(&lock);
@@ -92,8 +102,7 @@ static void purge(void)
     while (list) {
         uint64_t va = list, pages = range_pages(va);
         list = link_of(va);
-        if (pages <= EXACT_MAX)
-            push(&reusable[pages], va);
+        push(list_for(pages), va);
     }
     spin_unlock_irqrestore(&lock, flags);
 }
@@ -102,6 +111,7 @@ static uint64_t range_alloc(size_t pages)
 {
     if (!pages)
         return 0;
+    pages = round_pages(pages);
     if (atomic_load_relaxed(&lazy_pages) > LAZY_PAGES_MAX && kernel_can_flush())
         purge();
     uint64_t flags = spin_lock_irqsave(&lock);

@@ -171,6 +171,28 @@ GUEST_TEST(vmap_ranges_have_guard_pages)
     return 0;
 }
 
+/* 8,000 ranges of some 1 MiB one after the other, and what of it is used at a time is a few dozen: freed ranges come back. */
+GUEST_TEST(vmap_long_ranges_are_used_again)
+{
+    uint64_t first = 0, last = 0;
+    for (unsigned i = 0; i < 8000; i++) {
+        size_t size = (200 + i % 50) * PAGE_SIZE;
+        char *a = vmap_reserve(size);
+        GUEST_CHECK(a);
+        struct page *page = page_alloc(0, 0);
+        GUEST_CHECK(page);
+        GUEST_CHECK(!vmap_install(a + size - PAGE_SIZE, page, VMAP_RW));
+        a[size - 1] = (char)i;
+        GUEST_CHECK(a[size - 1] == (char)i);
+        vunmap(a);
+        page_put(page);
+        first = i ? MIN(first, (uint64_t)a) : (uint64_t)a;
+        last = MAX(last, (uint64_t)a);
+    }
+    GUEST_CHECK(last - first < 128UL << 20);
+    return 0;
+}
+
 GUEST_TEST(kernel_image_is_write_xor_execute)
 {
     struct { const void *at; bool write, execute; } spots[] = {
