@@ -300,6 +300,13 @@ size_t socket_readable_bytes(struct socket *s)
     return n;
 }
 
+static void read_stack(struct stack *st, struct stack_counters *k)
+{
+    stack_lock(st);
+    st->ops->counters(k);
+    stack_unlock(st);
+}
+
 size_t net_print_counters(char *buf, size_t size)
 {
     const struct net_counters *c = &net_counters;
@@ -312,17 +319,28 @@ size_t net_print_counters(char *buf, size_t size)
         (unsigned long)c->rx_astray, (unsigned long)c->sockets,
         (unsigned long)c->rx_items, (unsigned long)c->tx_chunks, (unsigned long)c->tx_packets, (unsigned long)c->accepts,
         (unsigned long)c->syn_dropped, (unsigned long)c->accept_overflow);
-    unsigned used = 0;
-    for (unsigned i = 0; i < stack_count; i++)
-        used += atomic_load_relaxed(&stack_by_index(i)->flows) != 0;
     n += device_print(buf + n, size - n);
-    n += (size_t)scnprintf(buf + n, size - n, "stacks %u with_flows %u\n", stack_count, used);
+    unsigned used = 0;
+    struct stack_counters sum = { 0 };
+    for (unsigned i = 0; i < stack_count; i++) {
+        struct stack_counters k;
+        read_stack(stack_by_index(i), &k);
+        used += atomic_load_relaxed(&stack_by_index(i)->flows) != 0;
+        sum.ip_dropped += k.ip_dropped;
+        sum.tcp_dropped += k.tcp_dropped;
+        sum.tcp_checksum += k.tcp_checksum;
+        sum.tcp_memory += k.tcp_memory;
+        sum.tcp_active += k.tcp_active;
+        sum.tcp_time_wait += k.tcp_time_wait;
+    }
+    n += (size_t)scnprintf(buf + n, size - n,
+        "stacks %u with_flows %u\nip_dropped %lu\ntcp_dropped %lu\ntcp_checksum %lu\ntcp_memory %lu\nactive %u\ntime_wait %u\n", stack_count, used,
+        (unsigned long)sum.ip_dropped, (unsigned long)sum.tcp_dropped, (unsigned long)sum.tcp_checksum, (unsigned long)sum.tcp_memory,
+        sum.tcp_active, sum.tcp_time_wait);
     for (unsigned i = 0; i < stack_count; i++) {
         struct stack *st = stack_by_index(i);
         struct stack_counters k;
-        stack_lock(st);
-        st->ops->counters(&k);
-        stack_unlock(st);
+        read_stack(st, &k);
         n += (size_t)scnprintf(buf + n, size - n,
             "stack %u base %p ip_in %lu ip_dropped %lu tcp_in %lu tcp_out %lu tcp_dropped %lu tcp_checksum %lu tcp_memory %lu "
             "udp_in %lu udp_dropped %lu icmp_in %lu arp_in %lu active %u time_wait %u listening %u\n",

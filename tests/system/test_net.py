@@ -18,7 +18,7 @@ STALL_S = 2  # no answer may take longer, on a host that has not more to do than
 def boot(tmp_path, **options):
     """nic: properties of the NIC."""
     append = "bench=echo bench.report_ms=500 " + options.pop("append", "")
-    extra = [word for p in options.pop("nic", ()) for word in ("-global", f"virtio-net-pci.{p}")]
+    extra = [word for p in options.pop("nic", ()) for word in ("-set", f"device.nic0.{p}")]
     config = machine(**{"mem": "1G", "smp": 8, **options}, append=append, qemu_extra=extra)
     return weirvm.Vm(config, console_path=str(tmp_path / "console"))
 
