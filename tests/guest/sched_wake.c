@@ -362,3 +362,112 @@ GUEST_TEST(sched_switch_cost)
     GUEST_CHECK(switches >= 2 * rounds);
     return 0;
 }
+
+/* ---- call-backs ---- */
+
+struct called {
+    struct waiter waiter;
+    uint32_t magic; /* a CALLED while it may be called */
+    uint32_t calls; /* a */
+    unsigned events;
+    bool answer;
+    uint32_t *late; /* a calls of one that was off the queue */
+};
+#define CALLED 0xca11ed
+
+static bool note_call(struct waiter *w, unsigned events)
+{
+    struct called *c = container_of(w, struct called, waiter);
+    if (atomic_load_relaxed(&c->magic) != CALLED)
+        atomic_fetch_add(c->late, 1);
+    c->events = events;
+    atomic_fetch_add(&c->calls, 1);
+    return c->answer;
+}
+
+static void add_called(struct wait_queue *q, struct called *c, bool exclusive, bool answer, uint32_t *late)
+{
+    *c = (struct called){ .magic = CALLED, .answer = answer, .late = late };
+    waiter_init_fn(&c->waiter, note_call);
+    c->waiter.exclusive = exclusive;
+    wait_queue_add(q, &c->waiter);
+}
+
+/* Everybody who is not exclusive is called, and exclusive ones in order until one has said that it woke somebody. */
+GUEST_TEST(wait_queue_call_backs_in_order)
+{
+    struct wait_queue q;
+    struct called plain[2], exclusive[3];
+    uint32_t late = 0;
+    wait_queue_init(&q);
+    add_called(&q, &exclusive[0], true, false, &late);
+    add_called(&q, &plain[0], false, true, &late);
+    add_called(&q, &exclusive[1], true, true, &late);
+    add_called(&q, &exclusive[2], true, true, &late);
+    add_called(&q, &plain[1], false, false, &late);
+    wake_events(&q, 5, 1);
+    GUEST_CHECK(plain[0].calls == 1 && plain[1].calls == 1 && plain[0].events == 5);
+    GUEST_CHECK(exclusive[0].calls == 1 && exclusive[1].calls == 1 && !exclusive[2].calls);
+    wake_events(&q, 1, 0);
+    GUEST_CHECK(plain[0].calls == 2 && plain[1].calls == 2 && exclusive[0].calls == 1);
+    wake_all(&q);
+    GUEST_CHECK(plain[0].calls == 3 && exclusive[0].calls == 2 && exclusive[1].calls == 2 && exclusive[2].calls == 1);
+    for (unsigned i = 0; i < 2; i++)
+        wait_queue_remove(&q, &plain[i].waiter);
+    for (unsigned i = 0; i < 3; i++)
+        wait_queue_remove(&q, &exclusive[i].waiter);
+    wake_all(&q);
+    GUEST_CHECK(plain[0].calls == 3 && exclusive[2].calls == 1 && !wait_queue_active(&q) && !late);
+    return 0;
+}
+
+struct caller_back {
+    struct team *team;
+    struct wait_queue queue;
+    uint32_t late, calls; /* a */
+    uint64_t end_ns;
+};
+
+static void come_and_go(void *arg)
+{
+    struct caller_back *b = arg;
+    while (clock_monotonic_ns() < b->end_ns) {
+        struct called c;
+        add_called(&b->queue, &c, false, true, &b->late);
+        for (unsigned i = 0; i < 200 && !atomic_load_relaxed(&c.calls); i++)
+            cpu_relax();
+        wait_queue_remove(&b->queue, &c.waiter);
+        atomic_store_relaxed(&c.magic, 0); /* nobody is inside its call-back, or will be */
+        atomic_fetch_add(&b->calls, c.calls);
+        cond_resched();
+    }
+    team_leave(b->team);
+}
+
+static void call_back(void *arg)
+{
+    struct caller_back *b = arg;
+    while (clock_monotonic_ns() < b->end_ns) {
+        wake_all(&b->queue);
+        cond_resched();
+    }
+    team_leave(b->team);
+}
+
+/* A waiter that has been taken off is called no more: it may be on a stack. */
+GUEST_TEST(wait_queue_call_backs_end_with_removal)
+{
+    struct team team;
+    struct caller_back b = { .team = &team, .end_ns = clock_monotonic_ns() + STRESS_NS / 2 };
+    unsigned n = MAX(2u, MIN(cpu_count(), 8u));
+    wait_queue_init(&b.queue);
+    GUEST_CHECK(team_init(&team, n));
+    for (unsigned i = 0; i < n; i++)
+        GUEST_CHECK(team_add(&team, "caller", i % 2 ? call_back : come_and_go, &b));
+    team_start(&team);
+    GUEST_CHECK(team_finish(&team, 60));
+    log_info("%u calls", b.calls);
+    GUEST_CHECK(!b.late);
+    GUEST_CHECK(b.calls || cpu_count() == 1);
+    return 0;
+}

@@ -179,6 +179,21 @@ def test_gdb_lists_threads_and_run_queues(tmp_path):
     assert re.search(r"^main \(tid \d+\)\n  ", output, re.M), output
 
 
+def test_a_cpu_that_halts_beside_its_queue_is_reported(tmp_path):
+    """gdb gives an idle CPU a queued thread that nobody told it of, as a lost IPI would. The report names it, once."""
+    gdb_socket = str(tmp_path / "gdb")
+    config = machine(smp=8, mem="256M", net_queues=0, net="none", append="bench=echo sched.watchdog=1",
+                     qemu_extra=["-gdb", f"unix:{gdb_socket},server=on,wait=off"])
+    with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
+        vm.wait_line("bench: echo", 60)
+        subprocess.run(["gdb", "-nx", "-batch", "-ex", "set confirm off", "-ex", f"target remote {gdb_socket}",
+                        "-ex", "set var policy_cpus[7].load = 1", "-ex", "detach", weirvm.KERNEL],
+                       check=True, capture_output=True, timeout=120)
+        vm.wait_line("scheduler dump: a CPU is halted with a thread in its queue", 60)
+        assert re.search(r"halted 1, idle bit 1", vm.wait_line(r"CPU 7: runs idle/7", 10))
+        vm.wait_line(r"thread \d+ echo: \w+ parked", 10)
+
+
 def test_an_idle_guest_costs_under_3_percent_of_a_host_cpu():
     print(script("bench", "boot", "--smp", 48, "--idle", "--secs", 60 if SOAK else 10, "--limit", 3))
 
