@@ -9,6 +9,7 @@
 
 extern const struct init_call init_calls_start[], init_calls_end[];
 extern const struct guest_test guest_tests_start[], guest_tests_end[];
+extern const struct guest_balance guest_balances_start[], guest_balances_end[];
 
 static int (*application_start)(void);
 
@@ -31,6 +32,46 @@ static void run_init_calls(void)
     }
 }
 
+#define BALANCES_MAX 16
+#define SETTLE_STEPS 100 /* of 5 ms: threads that have ended are freed a moment later */
+
+/* True if, of all that is balanced, no more is left than `before`. Else `after` says how much. */
+static bool balanced(const uint64_t *before, uint64_t *after)
+{
+    for (unsigned step = 0; step < SETTLE_STEPS; step++) {
+        bool more = false;
+        for (size_t i = 0; i < (size_t)(guest_balances_end - guest_balances_start); i++) {
+            after[i] = guest_balances_start[i].count();
+            more |= after[i] > before[i];
+        }
+        if (!more)
+            return true;
+        sleep_until_ns(clock_monotonic_ns() + 5 * NSEC_PER_MSEC);
+    }
+    return false;
+}
+
+/* What its first run leaves behind may be there for all runs to come; what the second one adds is lost. */
+static int run_guest_test(const struct guest_test *t)
+{
+    uint64_t before[BALANCES_MAX], after[BALANCES_MAX];
+    size_t n = (size_t)(guest_balances_end - guest_balances_start);
+    assert(n <= BALANCES_MAX);
+    for (size_t i = 0; i < n; i++)
+        before[i] = guest_balances_start[i].count();
+    int result = t->fn();
+    if (result || balanced(before, after))
+        return result;
+    memcpy(before, after, n * sizeof(*before));
+    result = t->fn();
+    if (result || balanced(before, after))
+        return result;
+    for (size_t i = 0; i < n; i++)
+        if (after[i] > before[i])
+            log_error("test %s leaves %lu more %s behind", t->name, (unsigned long)(after[i] - before[i]), guest_balances_start[i].name);
+    return 1;
+}
+
 /* `test=all` or `test=NAME[,NAME...]`: the exit status is the number of failures, at most 100. */
 static int run_guest_tests(const char *wanted)
 {
@@ -45,7 +86,7 @@ static int run_guest_tests(const char *wanted)
         if (!chosen)
             continue;
         uint64_t start = clock_monotonic_ns();
-        int result = t->fn();
+        int result = run_guest_test(t);
         log_info("test %s: %s (%lu ms)", t->name, result ? "FAILED" : "ok",
                  (unsigned long)((clock_monotonic_ns() - start) / NSEC_PER_MSEC));
         if (result)

@@ -44,6 +44,14 @@ unsigned irq_pool_size(void)
     return pool_size;
 }
 
+unsigned irq_vectors_in_use(void)
+{
+    mutex_lock(&irq_mutex);
+    unsigned n = bitmap_weight(in_use, VECTOR_COUNT);
+    mutex_unlock(&irq_mutex);
+    return n;
+}
+
 uint64_t irq_vector_count(const struct irq_vector *v, unsigned cpu)
 {
     return atomic_load_relaxed(&counts[cpu]->count[v->number]);

@@ -27,8 +27,10 @@ struct magazine {
 struct slab_cache {
     spinlock_t lock;                 /* s: before the page allocator's; interrupts off */
     struct list partial;             /* s slabs with a free object */
+    uint64_t handed_out;             /* s objects that are in magazines or in use */
     uint32_t size, order;            /* I */
     const char *name;                /* I */
+    struct slab_cache *next;         /* I the cache made before it */
     struct magazine *magazines;      /* I one for each possible CPU */
 };
 
@@ -37,6 +39,8 @@ static struct slab_cache classes[ARRAY_SIZE(class_sizes)];
 static uint8_t class_of_16[KMALLOC_SLAB_MAX / 16 + 1]; /* by size in units of 16, rounded up */
 static unsigned cpus_possible;
 static struct slab_cache cache_of_caches;
+static struct slab_cache *all_caches; /* a newest first; caches stay for ever */
+static uint64_t large;                /* a allocations that are no slab's */
 
 static bool cache_setup(struct slab_cache *c, const char *name, size_t size, size_t align)
 {
@@ -51,8 +55,14 @@ static bool cache_setup(struct slab_cache *c, const char *name, size_t size, siz
     while ((PAGE_SIZE << order) < cpus_possible * sizeof(struct magazine))
         order++;
     struct page *p = page_alloc(order, MM_ZERO);
-    c->magazines = p ? page_virt(p) : NULL;
-    return p != NULL;
+    if (!p)
+        return false;
+    c->magazines = page_virt(p);
+    c->next = atomic_load_relaxed(&all_caches);
+    /* Release: whoever finds the cache finds it complete. */
+    while (!atomic_cas(&all_caches, &c->next, c))
+        ;
+    return true;
 }
 
 void slab_init(unsigned cpus)
@@ -120,6 +130,7 @@ static void magazine_fill(struct slab_cache *c, struct magazine *m)
         if (!p->index)
             list_del(&p->link);
         m->objects[m->count++] = object;
+        c->handed_out++;
     }
     spin_unlock(&c->lock);
 }
@@ -139,6 +150,7 @@ static void object_return_locked(struct slab_cache *c, void *object)
     *(void **)object = (void *)p->index;
     p->index = (uint64_t)object;
     p->map_writable--;
+    c->handed_out--;
     if (was_full)
         list_add_tail(&c->partial, &p->link);
     /* An empty slab goes back unless it is the only one with room. */
@@ -197,13 +209,18 @@ void *kmalloc(size_t size)
 {
     if (likely(size <= KMALLOC_SLAB_MAX))
         return slab_alloc(&classes[class_of_16[(size + 15) / 16]]);
-    if (size <= 2 * PAGE_SIZE) {
-        struct page *p = page_alloc(size > PAGE_SIZE, 0);
-        return p ? page_virt(p) : NULL;
-    }
     if (size > SIZE_MAX / 2)
         return NULL;
-    return kmalloc_pages(size);
+    void *object;
+    if (size <= 2 * PAGE_SIZE) {
+        struct page *p = page_alloc(size > PAGE_SIZE, 0);
+        object = p ? page_virt(p) : NULL;
+    } else {
+        object = kmalloc_pages(size);
+    }
+    if (object)
+        atomic_fetch_add(&large, 1);
+    return object;
 }
 
 void *kzalloc(size_t size)
@@ -236,13 +253,27 @@ void kfree(void *object)
 {
     if (!object)
         return;
-    if (vmap_contains(object)) {
-        vmap_free_with_pages(object);
+    struct page *p = vmap_contains(object) ? NULL : slab_page(object);
+    if (p && p->flags & PAGE_SLAB) {
+        slab_free(p->private, object);
         return;
     }
-    struct page *p = slab_page(object);
-    if (p->flags & PAGE_SLAB)
-        slab_free(p->private, object);
-    else
+    if (p)
         page_put(p);
+    else
+        vmap_free_with_pages(object);
+    atomic_fetch_sub(&large, 1);
+}
+
+uint64_t heap_live(void)
+{
+    uint64_t live = atomic_load_relaxed(&large);
+    for (struct slab_cache *c = atomic_load_acquire(&all_caches); c; c = c->next) {
+        uint64_t flags = spin_lock_irqsave(&c->lock);
+        live += c->handed_out;
+        for (unsigned i = 0; i < cpus_possible; i++)
+            live -= atomic_load_relaxed(&c->magazines[i].count);
+        spin_unlock_irqrestore(&c->lock, flags);
+    }
+    return live;
 }

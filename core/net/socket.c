@@ -307,6 +307,25 @@ static void read_stack(struct stack *st, struct stack_counters *k)
     stack_unlock(st);
 }
 
+static struct stack_counters sum_stacks(void)
+{
+    struct stack_counters sum = { 0 };
+    for (unsigned i = 0; i < stack_count; i++) {
+        struct stack_counters k;
+        read_stack(stack_by_index(i), &k);
+        sum.ip_dropped += k.ip_dropped;
+        sum.tcp_dropped += k.tcp_dropped;
+        sum.tcp_checksum += k.tcp_checksum;
+        sum.tcp_memory += k.tcp_memory;
+        sum.tcp_active += k.tcp_active;
+        sum.tcp_time_wait += k.tcp_time_wait;
+    }
+    return sum;
+}
+
+unsigned net_connections(void) { return sum_stacks().tcp_active; }
+unsigned net_time_waits(void) { return sum_stacks().tcp_time_wait; }
+
 size_t net_print_counters(char *buf, size_t size)
 {
     const struct net_counters *c = &net_counters;
@@ -321,18 +340,9 @@ size_t net_print_counters(char *buf, size_t size)
         (unsigned long)c->syn_dropped, (unsigned long)c->accept_overflow);
     n += device_print(buf + n, size - n);
     unsigned used = 0;
-    struct stack_counters sum = { 0 };
-    for (unsigned i = 0; i < stack_count; i++) {
-        struct stack_counters k;
-        read_stack(stack_by_index(i), &k);
+    for (unsigned i = 0; i < stack_count; i++)
         used += atomic_load_relaxed(&stack_by_index(i)->flows) != 0;
-        sum.ip_dropped += k.ip_dropped;
-        sum.tcp_dropped += k.tcp_dropped;
-        sum.tcp_checksum += k.tcp_checksum;
-        sum.tcp_memory += k.tcp_memory;
-        sum.tcp_active += k.tcp_active;
-        sum.tcp_time_wait += k.tcp_time_wait;
-    }
+    struct stack_counters sum = sum_stacks();
     n += (size_t)scnprintf(buf + n, size - n,
         "stacks %u with_flows %u\nip_dropped %lu\ntcp_dropped %lu\ntcp_checksum %lu\ntcp_memory %lu\nactive %u\ntime_wait %u\n", stack_count, used,
         (unsigned long)sum.ip_dropped, (unsigned long)sum.tcp_dropped, (unsigned long)sum.tcp_checksum, (unsigned long)sum.tcp_memory,

@@ -33,6 +33,15 @@ struct guest_test {
     static int guest_test_##name_(void); \
     static const struct guest_test guest_test_entry_##name_ __section(".guest_tests") = { #name_, guest_test_##name_ }; \
     static int guest_test_##name_(void)
+
+/* Something of which there must be as many after a self-test as before: count() says how many there are. */
+struct guest_balance {
+    const char *name;
+    uint64_t (*count)(void);
+} __attribute__((aligned(16)));
+#define GUEST_BALANCE(name_, count_) \
+    static const struct guest_balance guest_balance_##count_ __section(".guest_balances") = { name_, count_ }
+
 #define GUEST_CHECK(cond) \
     do { \
         if (!(cond)) { \

@@ -96,5 +96,6 @@ size_t irq_plan_print(char *buf, size_t size);
 /* /proc/interrupts in Linux's form. */
 size_t irq_interrupts_print(char *buf, size_t size);
 /* Completions that only the watchdog found since boot. Anything but 0 is a lost interrupt. */
+unsigned irq_vectors_in_use(void); /* arch's own and exceptions included. Thread context */
 uint64_t irq_watchdog_rescues(void);
 #endif

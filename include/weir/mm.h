@@ -74,6 +74,7 @@ void *kzalloc(size_t size) __must_check;
 void *kcalloc(size_t n, size_t size) __must_check; /* checks for overflow */
 void *krealloc(void *p, size_t old_size, size_t new_size) __must_check;
 void kfree(void *p); /* NULL allowed */
+uint64_t heap_live(void); /* objects of kmalloc and of all slab caches in use; exact while nobody allocates. Thread context */
 /* Slab caches for hot objects. */
 struct slab_cache;
 struct slab_cache *slab_create(const char *name, size_t size, size_t align);

@@ -99,4 +99,7 @@ struct wait_queue *socket_wait_queue(struct socket *s);
 size_t socket_readable_bytes(struct socket *s);  /* FIONREAD */
 /* /proc/net/tcp etc. and counters */
 size_t net_print_counters(char *buf, size_t size);
+/* TCP connections of all stacks, open or closing; those that only wait out TIME_WAIT. Thread context. */
+unsigned net_connections(void);
+unsigned net_time_waits(void);
 #endif

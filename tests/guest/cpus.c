@@ -1,5 +1,6 @@
 /* Every CPU: its own block and stacks, its vectors, its clock, cross calls. */
 #include <weir/init.h>
+#include <weir/irq.h>
 #include <weir/printk.h>
 #include <weir/sched.h>
 #include <weir/string.h>
@@ -189,3 +190,7 @@ GUEST_TEST(cross_calls_from_all_cpus_at_once)
         GUEST_CHECK(called[i] == CALL_ROUNDS * (cpu_count() - 1));
     return 0;
 }
+
+static uint64_t vectors(void) { return irq_vectors_in_use(); }
+
+GUEST_BALANCE("vectors", vectors);

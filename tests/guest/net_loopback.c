@@ -524,3 +524,10 @@ GUEST_TEST(net_backtraces_name_the_module)
     }
     return 0;
 }
+
+/* A connection in TIME_WAIT is an object that stays for a while, and may. */
+static uint64_t heap_objects(void) { return heap_live() - net_time_waits(); }
+static uint64_t connections(void) { return net_connections(); }
+
+GUEST_BALANCE("heap objects", heap_objects);
+GUEST_BALANCE("connections", connections);

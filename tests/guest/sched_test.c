@@ -87,3 +87,14 @@ uint32_t random_next(uint32_t *seed)
     *seed ^= *seed << 5;
     return *seed;
 }
+
+static void count_thread(struct thread *t, void *count) { ++*(uint64_t *)count; }
+
+static uint64_t count_threads(void)
+{
+    uint64_t count = 0;
+    thread_for_each(count_thread, &count);
+    return count;
+}
+
+GUEST_BALANCE("threads", count_threads);

@@ -323,6 +323,7 @@ void tcp_glue_trim_time_wait(void)
         tcp_recv(pcb, NULL);
         on_destroy(ext_id, tcp_ext_arg_get(pcb, ext_id));
         tcp_ext_arg_set(pcb, ext_id, NULL);
+        flow_forget(pcb);
         time_wait_new++;
     }
     if (time_wait_new < TIME_WAIT_SLACK)
