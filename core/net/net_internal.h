@@ -190,7 +190,7 @@ ssize_t udp_socket_receive(struct socket *s, struct uio *u, unsigned msg_flags, 
 
 /* Counters of the whole part, for the leak tests and /proc. */
 struct net_counters {
-    uint64_t rx_frames, rx_bytes, tx_frames, tx_bytes, tx_tso, tx_dropped, rx_dropped;
+    uint64_t rx_frames, rx_bytes, tx_frames, tx_bytes, tx_tso, tx_waited, tx_dropped, rx_dropped; /* waited: found the ring full */
     uint64_t rx_hashed, rx_astray; /* the device gave the hash; came by a queue that is not its flow's */
     uint64_t sockets, rx_items, tx_chunks, tx_packets; /* alive now */
     uint64_t accepts, syn_dropped, accept_overflow;

@@ -331,10 +331,10 @@ size_t net_print_counters(char *buf, size_t size)
     const struct net_counters *c = &net_counters;
     size_t n = 0;
     n += (size_t)scnprintf(buf + n, size - n,
-        "rx_frames %lu\nrx_bytes %lu\nrx_dropped %lu\ntx_frames %lu\ntx_bytes %lu\ntx_tso %lu\ntx_dropped %lu\n"
+        "rx_frames %lu\nrx_bytes %lu\nrx_dropped %lu\ntx_frames %lu\ntx_bytes %lu\ntx_tso %lu\ntx_waited %lu\ntx_dropped %lu\n"
         "rx_hashed %lu\nrx_astray %lu\nsockets %lu\nrx_items %lu\ntx_chunks %lu\ntx_packets %lu\naccepts %lu\nsyn_dropped %lu\naccept_overflow %lu\n",
         (unsigned long)c->rx_frames, (unsigned long)c->rx_bytes, (unsigned long)c->rx_dropped, (unsigned long)c->tx_frames,
-        (unsigned long)c->tx_bytes, (unsigned long)c->tx_tso, (unsigned long)c->tx_dropped, (unsigned long)c->rx_hashed,
+        (unsigned long)c->tx_bytes, (unsigned long)c->tx_tso, (unsigned long)c->tx_waited, (unsigned long)c->tx_dropped, (unsigned long)c->rx_hashed,
         (unsigned long)c->rx_astray, (unsigned long)c->sockets,
         (unsigned long)c->rx_items, (unsigned long)c->tx_chunks, (unsigned long)c->tx_packets, (unsigned long)c->accepts,
         (unsigned long)c->syn_dropped, (unsigned long)c->accept_overflow);

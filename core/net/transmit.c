@@ -225,6 +225,7 @@ static int queue_push(struct stack *st, struct tx_packet *p)
             q->head = p;
         q->tail = p;
         q->count++;
+        NET_COUNT(tx_waited, 1);
         r = 1;
     }
     spin_unlock(&q->lock);

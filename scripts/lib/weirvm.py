@@ -223,7 +223,7 @@ class Qmp:
         except OSError:
             return False
 
-    def command(self, name, **arguments):
+    def command(self, name, /, **arguments):
         """The answer, or None when QEMU has gone. Raises VmError when QEMU refuses."""
         with self.lock:
             try:

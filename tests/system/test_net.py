@@ -16,9 +16,9 @@ STALL_S = 2  # no answer may take longer, on a host that has not more to do than
 
 
 def boot(tmp_path, **options):
-    """nic: properties of the NIC."""
+    """nic: properties of the NIC; extra: more words for QEMU."""
     append = "bench=echo bench.report_ms=500 " + options.pop("append", "")
-    extra = [word for p in options.pop("nic", ()) for word in ("-set", f"device.nic0.{p}")]
+    extra = [word for p in options.pop("nic", ()) for word in ("-set", f"device.nic0.{p}")] + options.pop("extra", [])
     config = machine(**{"mem": "1G", "smp": 8, **options}, append=append, qemu_extra=extra)
     return weirvm.Vm(config, console_path=str(tmp_path / "console"))
 

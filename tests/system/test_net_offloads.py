@@ -78,7 +78,7 @@ assert s.recv(1) == b"", "the sink answered"
 
 
 def numbers(line):
-    return {name: int(value) for name, value in re.findall(r"(\w+) (\d+);", line)}
+    return {name: int(value) for name, value in re.findall(r"(\w+) (\d+)(?:;|$)", line)}
 
 
 ROWS = covering(3 if SOAK else 2)
