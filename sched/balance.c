@@ -28,6 +28,8 @@ static struct thread *take_from(struct run_queue *victim, struct run_queue *rq)
 
 bool sched_steal(struct run_queue *rq)
 {
+    if (!policy_any_overloaded(&machine))
+        return false;
     struct cpumask tried = { 0 };
     bitmap_set(tried.bits, rq->id);
     unsigned victim;

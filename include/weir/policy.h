@@ -139,6 +139,14 @@ static inline unsigned policy_place_wake(struct policy_machine *m, unsigned last
 }
 
 /* ---- pulling ---- */
+/* Most looks of a CPU that goes idle end here. */
+static inline bool policy_any_overloaded(const struct policy_machine *m)
+{
+    uint64_t any = atomic_load_relaxed(&m->overloaded.bits[0]);
+    for (unsigned i = 1; i * 64 < atomic_load_relaxed(&m->cpu_count); i++)
+        any |= atomic_load_relaxed(&m->overloaded.bits[i]);
+    return any;
+}
 /* Next overloaded CPU to look at, from `start` upwards and round, `tried` skipped; CPU_MAX if none. */
 unsigned policy_find_victim(const struct policy_machine *m, const struct cpumask *tried, unsigned start);
 /* How many threads an idle CPU takes from this victim: one while other CPUs idle, else half of the waiting. */
