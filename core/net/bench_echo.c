@@ -134,6 +134,9 @@ static void listen_thread(void *arg)
         log_error("bench: port %u cannot be served", service->port);
         thread_exit();
     }
+    static unsigned listening; /* a */
+    if (atomic_fetch_add(&listening, 1) + 1 == ARRAY_SIZE(services))
+        log_info("bench: echo on port 7, sink on 9, source on 19"); /* who waits for this line may connect now */
     for (;;) {
         int r = socket_accept(l, &s, NULL);
         if (r == -EAGAIN)
@@ -186,6 +189,5 @@ int bench_echo_start(const char *options)
     for (size_t i = 0; i < ARRAY_SIZE(services); i++)
         start_thread(services[i].name, listen_thread, &services[i]);
     start_thread("report", report_thread, NULL);
-    log_info("bench: echo on port 7, sink on 9, source on 19");
     return 0;
 }
