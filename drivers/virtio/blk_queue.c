@@ -318,6 +318,14 @@ void blk_queue_abort(struct blk_queue *q, int status)
     block_end_list(&done);
 }
 
+int blk_queue_restart(struct blk_queue *q)
+{
+    uint64_t flags = spin_lock_irqsave(&q->lock);
+    int error = virtqueue_restart(q->vq);
+    spin_unlock_irqrestore(&q->lock, flags);
+    return error;
+}
+
 /* ---- the block core's view ---- */
 
 static bool blk_poll(struct block_device *d, unsigned index)

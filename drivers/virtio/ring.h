@@ -75,6 +75,7 @@ const char *ring_fault_text(enum ring_fault fault);
  * get                 Next completion: its cookie and the bytes written. NULL: none, or the ring is broken.
  * interrupts_enable   Ask for an interrupt with the next completion; true if one is there already.
  * detach              The device is reset: take back any chain still outstanding. NULL = none left.
+ * reset               The device (or the queue) is reset and nothing is outstanding: as new, fault included.
  */
 #define RING_CALLS(CALL)                                                                            \
     CALL(void, destroy, (struct ring *r), (r))                                                      \
@@ -90,7 +91,8 @@ const char *ring_fault_text(enum ring_fault fault);
     CALL(bool, has_used, (const struct ring *r), (r))                                               \
     CALL(void, interrupts_disable, (struct ring *r), (r))                                           \
     CALL(bool, interrupts_enable, (struct ring *r), (r))                                            \
-    CALL(void *, detach, (struct ring *r), (r))
+    CALL(void *, detach, (struct ring *r), (r))                                                     \
+    CALL(void, reset, (struct ring *r), (r))
 
 #define RING_DISPATCH(type, name, parameters, arguments)                                            \
     type split_##name parameters;                                                                   \

@@ -392,3 +392,13 @@ void *packed_detach(struct ring *base)
     }
     return NULL;
 }
+
+void packed_reset(struct ring *base)
+{
+    struct packed_ring *r = (struct packed_ring *)base;
+    assert(r->in_flight == 0);
+    memset(r->parts.virt, 0, ring_packed_bytes(r->size));
+    r->next = r->added = r->used_next = r->detach_next = 0;
+    r->wrap = r->used_wrap = true;
+    atomic_store_relaxed(&r->fault, RING_OK);
+}

@@ -70,9 +70,14 @@ static size_t device_offset(unsigned size, bool page_aligned)
     return ALIGN_UP(driver_offset(size) + 2 * (3 + size), page_aligned ? LEGACY_PAGE : 64UL);
 }
 
+static size_t device_bytes(unsigned size)
+{
+    return 6 + sizeof(struct wire_used_element) * size;
+}
+
 size_t ring_split_bytes(unsigned size, bool page_aligned)
 {
-    return device_offset(size, page_aligned) + 6 + sizeof(struct wire_used_element) * size;
+    return device_offset(size, page_aligned) + device_bytes(size);
 }
 
 static void write_barrier(const struct split_ring *r)
@@ -429,4 +434,13 @@ void *split_detach(struct ring *base)
         return cookie;
     }
     return NULL;
+}
+
+void split_reset(struct ring *base)
+{
+    struct split_ring *r = (struct split_ring *)base;
+    assert(r->in_flight == 0);
+    memset(r->parts.virt, 0, r->device_at + device_bytes(r->size));
+    r->avail_index = r->kicked_index = r->used_index = r->detach_next = 0;
+    atomic_store_relaxed(&r->fault, RING_OK);
 }

@@ -12,6 +12,9 @@
 #define RESET_TIMEOUT_NS  (2 * NSEC_PER_SEC)
 #define RESET_POLL_NS     (100 * NSEC_PER_USEC)
 #define GENERATION_TRIES  1000
+/* A device that needs to be recovered more often than this is not worth its requests' errors. */
+#define RECOVERIES_MAX    3u
+#define RECOVERY_WINDOW_NS (600 * NSEC_PER_SEC)
 
 /* Bits 24 to 41 speak of the transport and the rings: this layer's business, not a driver's. */
 #define CORE_BITS (((1ULL << 42) - 1) & ~((1ULL << 24) - 1))
@@ -87,6 +90,17 @@ bool virtio_is_legacy(const struct virtio_device *d)
     return d->transport->legacy;
 }
 
+/* False: the device does not go along with this set. */
+static bool accept(struct virtio_device *d, uint64_t features)
+{
+    d->transport->features_write(d, 0, (uint32_t)features);
+    d->transport->features_write(d, 1, (uint32_t)(features >> 32));
+    if (d->transport->legacy)
+        return true;
+    add_status(d, VIRTIO_STATUS_FEATURES_OK);
+    return d->transport->status_read(d) & VIRTIO_STATUS_FEATURES_OK;
+}
+
 int virtio_negotiate(struct virtio_device *d, uint64_t wanted, uint64_t required)
 {
     uint64_t offered = virtio_device_features(d);
@@ -102,11 +116,7 @@ int virtio_negotiate(struct virtio_device *d, uint64_t wanted, uint64_t required
     }
     uint64_t accepted = offered & ((wanted & ~CORE_BITS) | core_features() |
                                    (legacy ? 1ULL << VIRTIO_F_ANY_LAYOUT : 0));
-    d->transport->features_write(d, 0, (uint32_t)accepted);
-    d->transport->features_write(d, 1, (uint32_t)(accepted >> 32));
-    if (!legacy)
-        add_status(d, VIRTIO_STATUS_FEATURES_OK);
-    if (!legacy && !(d->transport->status_read(d) & VIRTIO_STATUS_FEATURES_OK)) {
+    if (!accept(d, accepted)) {
         log_error("%s: refuses the features 0x%lx (it offers 0x%lx)", d->name,
                   (unsigned long)accepted, (unsigned long)offered);
         virtio_fail(d);
@@ -239,10 +249,17 @@ int virtio_demand(struct virtio_device *d, enum irq_class class, unsigned source
 
 /* ---- fencing ---- */
 
+/*
+ * running --virtio_fence--> broken, fencing: the thread resets it, on_fenced takes everything back
+ *    ^                          |
+ *    +------virtio_resume-------+--- or it stays broken, for good
+ *
+ * virtio_stop sets `stopped`, after which nothing clears `broken`, and waits until the thread has let go.
+ */
 static spinlock_t fence_lock = SPINLOCK_INIT; /* f, interrupts off; innermost */
 static struct list fence_list = LIST_INIT(fence_list); /* f */
 static struct wait_queue fence_wait = WAIT_QUEUE_INIT(fence_wait);
-static struct wait_queue fence_over_wait = WAIT_QUEUE_INIT(fence_over_wait);
+static struct wait_queue fenced_wait = WAIT_QUEUE_INIT(fenced_wait); /* for the end of `fencing` */
 static bool fence_thread_started; /* a */
 
 static struct virtio_device *fence_next(void)
@@ -261,7 +278,8 @@ static struct virtio_device *fence_next(void)
 static void silence(struct virtio_device *d)
 {
     int error = reset_and_wait(d);
-    if (error == -ETIMEDOUT)
+    d->isolated = error == -ETIMEDOUT;
+    if (d->isolated)
         d->transport->isolate(d);
     bool present = !d->transport->present || d->transport->present(d);
     atomic_store_relaxed(&d->vanished, error == -ENODEV || !present);
@@ -276,8 +294,10 @@ static void fence_finish(struct virtio_device *d)
     if (d->vanished && d->transport->vanished)
         d->transport->vanished(d);
     /* The device may be taken apart by who waits for this. */
-    atomic_store_release(&d->fence_over, true);
-    wake_all(&fence_over_wait);
+    uint64_t flags = spin_lock_irqsave(&fence_lock);
+    atomic_store_release(&d->fencing, false);
+    spin_unlock_irqrestore(&fence_lock, flags);
+    wake_all(&fenced_wait);
 }
 
 static void fence_thread(void *arg)
@@ -303,13 +323,80 @@ static void fence_thread_start(void)
 
 void virtio_fence(struct virtio_device *d, const char *why)
 {
-    if (atomic_exchange(&d->broken, true))
+    uint64_t flags = spin_lock_irqsave(&fence_lock);
+    bool first = !d->broken;
+    atomic_store_relaxed(&d->broken, true);
+    d->fencing |= first;
+    spin_unlock_irqrestore(&fence_lock, flags);
+    if (!first)
         return;
     log_error("%s: fenced: %s", d->name, why);
-    uint64_t flags = spin_lock_irqsave(&fence_lock);
+    flags = spin_lock_irqsave(&fence_lock);
     list_add_tail(&fence_list, &d->fence_link);
     spin_unlock_irqrestore(&fence_lock, flags);
     wake_all(&fence_wait);
+}
+
+/* ---- recovery ---- */
+
+void virtio_give_up(struct virtio_device *d, const char *why)
+{
+    log_error("%s: stays fenced until the next boot: %s", d->name, why);
+    virtio_fail(d);
+}
+
+/* Why the device does not come back, or NULL. */
+static const char *start_over(struct virtio_device *d)
+{
+    int entry = d->config_service ? irq_entry_of(d->irq, IRQ_CONFIG) : -1;
+    uint16_t vector = entry < 0 ? VIRTIO_NO_VECTOR : (uint16_t)entry;
+    add_status(d, VIRTIO_STATUS_ACKNOWLEDGE);
+    add_status(d, VIRTIO_STATUS_DRIVER);
+    if (d->features & ~virtio_device_features(d))
+        return "it does not offer the features any more that it had";
+    if (!accept(d, d->features))
+        return "it refuses the features that it had";
+    if (d->transport->config_vector(d, vector) != vector)
+        return "it refuses the vector that it had";
+    return NULL;
+}
+
+int virtio_recover(struct virtio_device *d)
+{
+    if (d->vanished || atomic_load_relaxed(&d->stopped))
+        return -ENODEV;
+    const char *why = NULL;
+    uint64_t now = clock_monotonic_ns();
+    if (d->recoveries && now - d->recovered_ns > RECOVERY_WINDOW_NS)
+        d->recoveries = 0;
+    if (d->isolated)
+        why = "it does not come out of reset";
+    else if (d->recoveries == RECOVERIES_MAX)
+        why = "it was recovered often enough";
+    if (!why) {
+        d->recoveries++;
+        d->recovered_ns = now;
+        /* From here on it must be reset again before anything of it is freed. */
+        atomic_store_relaxed(&d->fence_done, false);
+        why = start_over(d);
+    }
+    if (why)
+        virtio_give_up(d, why);
+    return why ? -EIO : 0;
+}
+
+bool virtio_resume(struct virtio_device *d)
+{
+    add_status(d, VIRTIO_STATUS_DRIVER_OK);
+    uint64_t flags = spin_lock_irqsave(&fence_lock);
+    bool runs = !d->stopped;
+    /* Who sees it whole again must see the rings as new. */
+    if (runs)
+        atomic_store_release(&d->broken, false);
+    spin_unlock_irqrestore(&fence_lock, flags);
+    if (runs)
+        log_warn("%s: recovered by a reset (%u of at most %u in a row)", d->name, d->recoveries, RECOVERIES_MAX);
+    return runs;
 }
 
 void virtio_driver_ok(struct virtio_device *d)
@@ -325,10 +412,12 @@ void virtio_stop(struct virtio_device *d)
 {
     if (d->stopped)
         return;
+    uint64_t flags = spin_lock_irqsave(&fence_lock);
     d->stopped = true;
-    if (atomic_exchange(&d->broken, true))
-        wait_event(&fence_over_wait, atomic_load_acquire(&d->fence_over));
-    else
+    atomic_store_relaxed(&d->broken, true);
+    spin_unlock_irqrestore(&fence_lock, flags);
+    wait_event(&fenced_wait, !atomic_load_acquire(&d->fencing));
+    if (!d->fence_done) /* never fenced, or recovered since */
         silence(d);
     d->driver_ok = false;
     if (d->irq)

@@ -125,12 +125,7 @@ static void blk_remove(struct pci_device *pci, bool surprise)
     block_put(&disk->block);
 }
 
-static void blk_fenced(struct virtio_device *v)
-{
-    struct blk_disk *disk = v->driver_data;
-    for (unsigned i = 0; i < disk->block.queue_count; i++)
-        blk_queue_abort(&disk->queues[i], atomic_load_relaxed(&v->vanished) ? -ENODEV : -EIO);
-}
+static void blk_fenced(struct virtio_device *v);
 
 static int negotiate(struct blk_disk *disk)
 {
@@ -187,6 +182,29 @@ static bool config_changed(void *arg)
 }
 
 static const struct irq_service config_service = { .serve = config_changed };
+
+/* What was in flight ends with an error: whether the device did it nobody knows, and to say so is the one honest answer
+ * (rule 20). What comes after the recovery finds a working disk. */
+static void blk_fenced(struct virtio_device *v)
+{
+    struct blk_disk *disk = v->driver_data;
+    unsigned count = disk->block.queue_count;
+    for (unsigned i = 0; i < count; i++)
+        blk_queue_abort(&disk->queues[i], atomic_load_relaxed(&v->vanished) ? -ENODEV : -EIO);
+    if (virtio_recover(v))
+        return;
+    for (unsigned i = 0; i < count; i++) {
+        if (blk_queue_restart(&disk->queues[i])) {
+            virtio_give_up(v, "it does not take its queues back");
+            return;
+        }
+    }
+    if (!virtio_resume(v))
+        return;
+    (void)config_changed(disk);
+    for (unsigned i = 0; i < count; i++) /* arms the interrupts */
+        (void)blk_queue_service.serve(&disk->queues[i]);
+}
 
 /* Rings first, then who serves them, then DRIVER_OK; interrupts are armed by the first serve. */
 static int start_queues(struct blk_disk *disk)

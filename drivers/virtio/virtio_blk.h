@@ -48,4 +48,6 @@ void blk_release(struct block_device *d);
 int blk_queue_start(struct blk_disk *disk, unsigned index) __must_check;
 /* The device is reset: end what it had with `status`, once. */
 void blk_queue_abort(struct blk_queue *q, int status);
+/* After that: the queue as new at the device. 0 or -EIO. */
+int blk_queue_restart(struct blk_queue *q) __must_check;
 #endif

@@ -129,6 +129,19 @@ static void bind_entry(struct virtqueue *q)
     }
 }
 
+/* Tell the device where the ring is. */
+static void set_up(struct virtqueue *q)
+{
+    struct ring_addresses a = ring_addresses(q->ring);
+    struct virtio_queue_setup setup = {
+        .size = ring_size(q->ring),
+        .descriptors = a.descriptors,
+        .driver = a.driver,
+        .device = a.device,
+    };
+    q->device->transport->queue_setup(q->device, q->index, &setup);
+}
+
 struct virtqueue *virtio_queue_start(struct virtio_device *d, unsigned index, unsigned max_size,
                                      unsigned max_segments, int source)
 {
@@ -155,14 +168,7 @@ struct virtqueue *virtio_queue_start(struct virtio_device *d, unsigned index, un
     if (error)
         goto fail;
 
-    struct ring_addresses a = ring_addresses(q->ring);
-    struct virtio_queue_setup setup = {
-        .size = ring_size(q->ring),
-        .descriptors = a.descriptors,
-        .driver = a.driver,
-        .device = a.device,
-    };
-    d->transport->queue_setup(d, index, &setup);
+    set_up(q);
     if (!d->transport->queue_notify)
         q->doorbell = d->transport->queue_doorbell(d, index);
     if (!q->doorbell && !d->transport->queue_notify) {
@@ -177,6 +183,24 @@ struct virtqueue *virtio_queue_start(struct virtio_device *d, unsigned index, un
 fail:
     free_queue(q);
     return err_ptr(error);
+}
+
+int virtqueue_restart(struct virtqueue *q)
+{
+    struct virtio_device *d = q->device;
+    unsigned offered = d->transport->queue_size(d, q->index);
+    ring_reset(q->ring);
+    if (offered < ring_size(q->ring))
+        return -EIO;
+    set_up(q);
+    /* The entries that the sources have are fixed, but the device forgot them all. */
+    int entry = q->source == NO_SOURCE ? -1 : irq_entry_of(d->irq, (unsigned)q->source);
+    uint16_t wanted = entry < 0 ? VIRTIO_NO_VECTOR : (uint16_t)entry;
+    if (d->transport->queue_vector(d, q->index, wanted) != wanted)
+        return -EIO;
+    ring_interrupts_disable(q->ring);
+    d->transport->queue_enable(d, q->index);
+    return 0;
 }
 
 void virtqueue_destroy(struct virtqueue *q)

@@ -13,7 +13,8 @@
  *
  * A device is not trusted. When a queue lies (bad id, length or index), that device is fenced: its
  * queues answer -EIO and NULL, the device is reset, then d->on_fenced is called in thread context; the
- * driver takes back its cookies with virtqueue_detach and ends them with an error.
+ * driver takes back its cookies with virtqueue_detach and ends them with an error. From there it may try
+ * to have the device back: virtio_recover - virtqueue_restart of each queue - virtio_resume.
  */
 #ifndef WEIR_VIRTIO_H
 #define WEIR_VIRTIO_H
@@ -30,10 +31,13 @@ struct virtio_device {
     struct irq_device *irq;      /* from virtio_demand */
     bool driver_ok;              /* notifications may be sent */
     bool broken;                 /* a fenced: a queue lied, or surprise removal */
+    bool fencing;                /* f the fencing thread has, or will have, to do with it */
     bool fence_done;             /* a device is reset after fencing or stopping; cookies may be taken back */
-    bool fence_over;             /* a on_fenced has returned */
     bool vanished;               /* a it was not there any more when it was to be reset */
-    bool stopped;                /* virtio_stop was called */
+    bool isolated;               /* fencing thread: it did not come out of reset, and is cut off from memory */
+    bool stopped;                /* a written under f: virtio_stop was called */
+    unsigned recoveries;         /* fencing thread: in a row */
+    uint64_t recovered_ns;       /* fencing thread: the last one, on the monotonic clock */
     /* Thread context, once, after a fenced device was reset. May be NULL. */
     void (*on_fenced)(struct virtio_device *d);
     void *driver_data;           /* the driver's */
@@ -84,6 +88,14 @@ bool virtio_check(struct virtio_device *d);
 /* Fence a lying or vanished device. Any context; the rest happens in a thread. */
 void virtio_fence(struct virtio_device *d, const char *why);
 static inline bool virtio_has(const struct virtio_device *d, unsigned bit) { return (d->features >> bit) & 1; }
+/* In on_fenced, when no cookie is out any more: negotiate the same features again. 0, or -errno when the device does
+ * not go along, has vanished, is being stopped, or has been recovered three times in a row, each within ten minutes of
+ * the last: then it stays fenced (logged). Then virtqueue_restart for every queue, then virtio_resume. */
+int virtio_recover(struct virtio_device *d) __must_check;
+/* DRIVER_OK, and the queues take requests again; their interrupts are off. False: it is being stopped. */
+bool virtio_resume(struct virtio_device *d) __must_check;
+/* A recovery that cannot be finished: FAILED. */
+void virtio_give_up(struct virtio_device *d, const char *why);
 /* Device configuration: single fields at their own width; whole structs with the generation check. */
 uint8_t virtio_config_read8(struct virtio_device *d, unsigned offset);
 uint16_t virtio_config_read16(struct virtio_device *d, unsigned offset);
@@ -134,6 +146,9 @@ void virtqueue_disable_interrupts(struct virtqueue *q);
 bool virtqueue_enable_interrupts(struct virtqueue *q) __must_check;
 /* After reset: hand back each cookie still outstanding, once. NULL = no more. */
 void *virtqueue_detach(struct virtqueue *q);
+/* After reset, with nothing outstanding: the ring as new, at the device as it was (size, addresses, MSI-X entry).
+ * 0; -EIO: the device does not take it. Thread context, with the owner's lock. */
+int virtqueue_restart(struct virtqueue *q) __must_check;
 struct virtqueue_stats { uint64_t added, completed, notifies; };
 void virtqueue_stats(const struct virtqueue *q, struct virtqueue_stats *out);
 #endif

@@ -1,7 +1,8 @@
 /*
  * Disks that come and go under load. Each scratch disk, whenever it appears, gets threads that write, read back
  * and compare until the disk says -ENODEV or the test ends. The test ends when `test.rounds` disks have gone.
- * Whoever plugs waits for the line "loaded" of a disk before pulling it out.
+ * Whoever plugs waits for the line "loaded" of a disk before pulling it out. A disk whose serial starts with
+ * `scratch-liar` may answer -EIO: its load goes on, and says when it is served again.
  */
 #include <weir/atomic.h>
 #include <weir/cmdline.h>
@@ -26,6 +27,7 @@ struct loaded_disk {
     unsigned running;          /* a threads; the last one frees the slot */
     unsigned ready;            /* a threads that have verified LOADED_AFTER chunks */
     bool went;                 /* a */
+    unsigned errors, rounds;   /* a that were answered -EIO; that were verified */
 };
 struct load_thread {
     struct loaded_disk *of;
@@ -58,8 +60,20 @@ static void load_thread(void *arg)
     struct block_device *d = l->disk;
     char *buf = kmalloc(CHUNK);
     int error = buf ? 0 : -ENOMEM;
+    bool liar = !strncmp(d->serial, "scratch-liar", 12), after_error = false;
     for (unsigned round = 0; !error && !atomic_load_relaxed(&stop); round++) {
         error = verify_one(d, buf, t->id, round);
+        if (error == -EIO && liar) {
+            atomic_fetch_add(&l->errors, 1);
+            after_error = true;
+            error = 0;
+            sleep_until_ns(clock_monotonic_ns() + 10 * NSEC_PER_MSEC); /* a fenced disk answers at once */
+        } else if (!error) {
+            atomic_fetch_add(&l->rounds, 1);
+            if (after_error)
+                log_info("block test: %s is served again", d->name);
+            after_error = false;
+        }
         if (round == LOADED_AFTER && atomic_fetch_add(&l->ready, 1) + 1 == THREADS)
             log_info("block test: %s loaded", d->name);
         cond_resched();
@@ -73,8 +87,11 @@ static void load_thread(void *arg)
     kfree(buf);
     kfree(t);
     if (atomic_fetch_sub(&l->running, 1) == 1) {
+        /* A disk that was pulled out is found until its driver has been told: not to be loaded again. */
+        while (atomic_load_relaxed(&l->went) && !atomic_load_relaxed(&d->removed))
+            sleep_until_ns(clock_monotonic_ns() + NSEC_PER_MSEC);
         atomic_fetch_add(&went, atomic_load_relaxed(&l->went));
-        log_info("block test: %s: load has ended", d->name);
+        log_info("block test: %s: load has ended, %u rounds, %u errors", d->name, l->rounds, l->errors);
         block_put(d);
         atomic_store_release(&l->disk, NULL); /* the slot is free once it is empty */
         wake_all(&changed);

@@ -11,6 +11,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 PLANNER = ("planner", "core/irq/planner.c")
+VIRTIO = ("virtio", "drivers/virtio/virtio.c")
 MUTANTS = [  # test, source, what stands there, what takes its place, the rule that this breaks
     (*PLANNER, "while (plan->used < pool && ", "while (plan->used <= pool && ", "the total stays within the pool"),
     (*PLANNER, "plan->config_shared = plan->used < pool", "plan->config_shared = plan->used <= pool",
@@ -41,6 +42,26 @@ MUTANTS = [  # test, source, what stands there, what takes its place, the rule t
     ("bench_blk", "core/block/bench_pattern.c", "w[i] ^ (sum += GOLDEN)", "0 * (sum += GOLDEN)",
      "every damaged bit of a sector shows"),
     ("ring", "drivers/virtio/ring_split.c", "empty |= len - 1;", "", "an empty buffer is refused"),
+    ("virtio_pci", "drivers/virtio/virtio_pci.c", "        if (bytes < VIRTIO_PCI_CAP_BYTES)", "        if (bytes != 16 && bytes != 20)",
+     "4: a capability may be longer than we know"),
+    ("virtio_pci", "drivers/virtio/virtio_pci.c", "common_write32(d, COMMON_DRIVER_FEATURE, bits)",
+     "common_write32(d, COMMON_DEVICE_FEATURE, bits)", "7: read-only fields are never written"),
+    (*VIRTIO, "    log_error(\"%s: stays fenced until the next boot: %s\", d->name, why);\n    virtio_fail(d);",
+     "    log_error(\"%s: stays fenced until the next boot: %s\", d->name, why);",
+     "19: a device that does not come back is FAILED"),
+    (*VIRTIO, "else if (status & VIRTIO_STATUS_NEEDS_RESET)", "else if (false)", "20: a device that asks for a reset is fenced"),
+    (*VIRTIO, "1ULL << VIRTIO_F_VERSION_1 | 1ULL << VIRTIO_F_ACCESS", "1ULL << 42 | 1ULL << VIRTIO_F_VERSION_1 | 1ULL << VIRTIO_F_ACCESS",
+     "21: what we cannot do, suspending among it, is not accepted"),
+    (*VIRTIO, "int entry = irq_entry_of(d->irq, IRQ_CONFIG);", "int entry = 1 + irq_entry_of(d->irq, IRQ_CONFIG);",
+     "58: configuration changes may share their entry with a queue"),
+    (*VIRTIO, "if (d->transport->config_vector(d, vector) != vector)", "if (false)", "61: a reset device has forgotten its vectors"),
+    ("virtio", "drivers/virtio/virtqueue.c", "    if (d->transport->queue_vector(d, q->index, wanted) != wanted)\n        return -EIO;",
+     "", "61: and those of its queues"),
+    ("virtio", "drivers/virtio/ring_split.c", "r->avail_index = r->kicked_index = r->used_index = r->detach_next = 0;",
+     "r->detach_next = 0;", "a queue starts anew with an empty ring"),
+    (*VIRTIO, "bool runs = !d->stopped;", "bool runs = true;", "a device that is being taken out is not resumed"),
+    (*VIRTIO, "        d->recoveries++;", "", "a device is recovered a bounded number of times"),
+    ("virtio_blk", "drivers/virtio/virtio_blk.c", "    (void)config_changed(disk);", "", "a recovered disk is read anew"),
 ]
 
 

@@ -23,6 +23,7 @@ static struct fake {
     bool in_reset;
     char order[64];                       /* one letter for each status bit that appeared, f = features written */
     bool cleared_bit;
+    bool features_after_ok;
     unsigned generation, changes_left;    /* the configuration changes during so many reads */
     uint8_t config[64];
     unsigned config_size;
@@ -56,6 +57,12 @@ static void status_write(struct virtio_device *d, uint8_t s)
     if (s == 0) {
         F.in_reset = true;
         F.status = 0;
+        F.words_written = 0;
+        memset(F.setup, 0, sizeof(F.setup)); /* 61: a reset device has forgotten its queues and vectors */
+        memset(F.enabled, 0, sizeof(F.enabled));
+        F.config_entry = VIRTIO_NO_VECTOR;
+        for (unsigned i = 0; i < ARRAY_SIZE(F.vector); i++)
+            F.vector[i] = VIRTIO_NO_VECTOR;
         note('0');
         return;
     }
@@ -81,6 +88,7 @@ static void features_write(struct virtio_device *d, unsigned word, uint32_t bits
 {
     if (F.words_written == 0)
         note('f');
+    F.features_after_ok |= F.status & VIRTIO_STATUS_FEATURES_OK;
     F.words_written |= 1u << word;
     F.accepted = (F.accepted & ~(0xffffffffUL << 32 * word)) | (uint64_t)bits << 32 * word;
 }
@@ -129,11 +137,20 @@ static const struct virtio_transport_ops ops = {
 
 static int entry[2];
 static bool bound[2];
+static const struct irq_service *config_bound;
+static void *config_bound_arg;
 void irq_free(struct irq_device *d) { }
 int irq_entry_of(const struct irq_device *d, unsigned s) { return s == IRQ_CONFIG ? 0 : entry[s]; }
 int irq_refused(struct irq_device *d, unsigned s) { return entry[s] = entry[s] > 0 ? 0 : -1; }
 bool irq_bound(const struct irq_device *d, unsigned s) { return bound[s]; }
-enum irq_grant irq_bind(struct irq_device *d, unsigned s, unsigned cpu, const struct irq_service *v, void *a) { return IRQ_GRANT_OWN; }
+enum irq_grant irq_bind(struct irq_device *d, unsigned s, unsigned cpu, const struct irq_service *v, void *a)
+{
+    if (s == IRQ_CONFIG) {
+        config_bound = v;
+        config_bound_arg = a;
+    }
+    return IRQ_GRANT_OWN;
+}
 void irq_release(struct irq_device *d) {}
 
 static struct virtio_device D;
@@ -190,7 +207,8 @@ static void rule12_both_feature_words(void **s)
     assert_int_equal(F.words_read, 3);
     assert_int_equal(F.words_written, 3);
 }
-static void rule13_16_only_known_and_offered_bits(void **s)
+/* 21: no SUSPEND either, so that nothing is ever suspended; 55: no IN_ORDER. */
+static void rule13_16_21_55_only_known_and_offered_bits(void **s)
 {
     F.offered = ~0UL & ~(1UL << 5) & ~(1UL << VIRTIO_F_EVENT_IDX);
     ready(1UL << 3 | 1UL << 5 | 1UL << VIRTIO_F_IN_ORDER | 1UL << VIRTIO_F_RING_PACKED);
@@ -341,17 +359,168 @@ static void fencing_cuts_off_what_reset_cannot_stop(void **s)
     assert_int_equal(F.isolated, 1);
 }
 
+/* ---- recovery: a driver of one queue and the configuration ---- */
+
+static struct virtqueue *Q;
+static unsigned came_back, config_served;
+static bool resumed;
+static bool serve_config(void *a) { config_served++; return true; }
+static const struct irq_service config_service = { .serve = serve_config };
+static void recover(struct virtio_device *d)
+{
+    while (virtqueue_detach(Q))
+        came_back++;
+    assert_int_equal(virtqueue_add(Q, &one, 1, 0, &D), -EIO); /* nothing goes in meanwhile */
+    resumed = !virtio_recover(d) && !virtqueue_restart(Q) && virtio_resume(d);
+    completion_complete(&fenced);
+}
+static void recoverable(void)
+{
+    ready(0);
+    D.on_fenced = recover;
+    Q = virtio_queue_start(&D, 0, 0, 4, 0);
+    assert_int_equal(virtio_config_start(&D, 0, &config_service, NULL), 0);
+    virtio_driver_ok(&D);
+    came_back = config_served = 0;
+    completion_init(&fenced);
+}
+/* Wait for the end of the fence, which needs the driver's call-back to have returned. */
+static void fence_ends(void)
+{
+    completion_wait(&fenced);
+    while (__atomic_load_n(&D.fencing, __ATOMIC_ACQUIRE))
+        sleep_until_ns(clock_monotonic_ns() + NSEC_PER_MSEC);
+}
+static void lie(void)
+{
+    struct fake_ring r;
+    struct ring_addresses a = { F.setup[0].descriptors, F.setup[0].driver, F.setup[0].device };
+    completion_init(&fenced);
+    fake_ring_init(&r, F.setup[0].size, a, true);
+    r.used_index = r.used->index;
+    assert_int_equal(virtqueue_add(Q, &one, 0, 1, &D), 0);
+    fake_ring_complete(&r, 77, 0);
+    assert_null(virtqueue_get(Q, NULL));
+    fence_ends();
+}
+static void rule20_a_device_that_asks_for_a_reset_is_recovered(void **s)
+{
+    recoverable();
+    assert_int_equal(virtqueue_add(Q, &one, 0, 1, &D), 0);
+    memset(F.order, 0, sizeof(F.order));
+    F.status |= VIRTIO_STATUS_NEEDS_RESET;
+    assert_false(config_bound->serve(config_bound_arg)); /* the configuration interrupt says so */
+    fence_ends();
+    assert_true(resumed && !D.broken);
+    assert_string_equal(F.order, "0ADfFK");
+    assert_int_equal(came_back, 1);
+    assert_int_equal(config_served, 0); /* nothing of its configuration was believed */
+    assert_true(config_bound->serve(config_bound_arg));
+}
+/* An honest device, to which the ring is new: it is empty, and a request works. */
+static void round_trip(void)
+{
+    struct fake_ring r;
+    struct fake_chain c;
+    uint32_t len;
+    fake_ring_init(&r, F.setup[0].size, (struct ring_addresses){ F.setup[0].descriptors, F.setup[0].driver, F.setup[0].device }, true);
+    assert_false(fake_ring_take(&r, &c));
+    assert_int_equal(virtqueue_add(Q, &one, 0, 1, &D), 0);
+    assert_true(virtqueue_kick_prepare(Q));
+    assert_true(fake_ring_take(&r, &c));
+    assert_null(c.wrong);
+    fake_ring_complete(&r, c.head, 3);
+    assert_ptr_equal(virtqueue_get(Q, &len), &D);
+    assert_int_equal(len, 3);
+}
+static void rule20_61_the_rings_and_vectors_are_set_anew(void **s)
+{
+    recoverable();
+    struct virtio_queue_setup before = F.setup[0];
+    uint64_t accepted = F.accepted;
+    round_trip();
+    lie();
+    assert_true(resumed);
+    assert_true(F.accepted == accepted && !F.features_after_ok);
+    assert_int_equal(F.vector[0], 1);
+    assert_int_equal(F.config_entry, 0);
+    assert_true(F.enabled[0] && !F.late_setup);
+    assert_int_equal(F.setup[0].size, before.size);
+    assert_true(F.setup[0].descriptors == before.descriptors && F.setup[0].driver == before.driver &&
+                F.setup[0].device == before.device);
+    round_trip();
+}
+static void rule19_a_device_that_does_not_come_back_is_failed(void **s)
+{
+    recoverable();
+    F.max_vector = 0; /* refuses the vectors that it had */
+    lie();
+    assert_false(resumed);
+    assert_true(D.broken && (F.status & VIRTIO_STATUS_FAILED));
+    assert_null(strchr(F.order + 7, 'K')); /* behind the first start's */
+    virtio_stop(&D);
+    assert_int_equal(F.status, 0); /* reset again before its memory goes */
+}
+static void a_device_is_recovered_three_times_in_a_row_and_no_more(void **s)
+{
+    recoverable();
+    for (unsigned i = 0; i < 3; i++) {
+        lie();
+        assert_true(resumed);
+    }
+    D.recovered_ns -= 601 * NSEC_PER_SEC; /* a lie after more than ten minutes starts a new row */
+    for (unsigned i = 0; i < 4; i++) {
+        lie();
+        assert_int_equal(resumed, i < 3);
+    }
+    assert_true(D.broken);
+}
+static void stop_then_recover(struct virtio_device *d)
+{
+    while (virtqueue_detach(Q))
+        ;
+    int error = virtio_recover(d);
+    assert_int_equal(error, 0);
+    assert_int_equal(virtqueue_restart(Q), 0);
+    d->stopped = true; /* as virtio_stop does it at this very moment, before it waits for the fence */
+    resumed = virtio_resume(d);
+    d->stopped = false;
+    completion_complete(&fenced);
+}
+static void a_device_that_is_stopped_is_not_resumed(void **s)
+{
+    recoverable();
+    D.on_fenced = stop_then_recover;
+    lie();
+    assert_false(resumed);
+    assert_true(D.broken);
+    virtio_stop(&D);
+    assert_int_equal(F.status, 0);
+}
+static void rule58_one_entry_for_configuration_and_queue(void **s)
+{
+    entry[0] = 0; /* what the planner gives when the device has one entry */
+    recoverable();
+    assert_int_equal(F.vector[0], 0);
+    assert_int_equal(F.config_entry, 0);
+    assert_true(config_bound->serve(config_bound_arg));
+    assert_int_equal(config_served, 1);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, start, end)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(rule09_order_of_initialisation), T(rule10_waits_until_reset_is_done), T(rule10_gives_up_on_a_device_stuck_in_reset),
-        T(rule11_no_status_bit_is_ever_cleared), T(rule12_both_feature_words), T(rule13_16_only_known_and_offered_bits),
+        T(rule11_no_status_bit_is_ever_cleared), T(rule12_both_feature_words), T(rule13_16_21_55_only_known_and_offered_bits),
         T(rule14_a_device_without_version_1_is_refused), T(rule15_features_ok_is_read_back), T(rule17_no_doorbell_before_driver_ok),
         T(rule22_reads_until_the_generation_is_stable), T(rule23_24_fields_beyond_the_size_are_absent),
         T(rule30_size_zero_means_no_queue), T(rule31_sizes_are_powers_of_two_at_most_the_device_s),
         T(rule32_everything_is_set_before_enable), T(rule57_a_refused_vector_goes_down_the_ladder),
         T(no_queue_without_service_at_driver_ok), T(rule46_a_lying_device_is_fenced), T(fencing_cuts_off_what_reset_cannot_stop),
+        T(rule19_a_device_that_does_not_come_back_is_failed), T(rule20_a_device_that_asks_for_a_reset_is_recovered),
+        T(rule20_61_the_rings_and_vectors_are_set_anew), T(a_device_is_recovered_three_times_in_a_row_and_no_more),
+        T(a_device_that_is_stopped_is_not_resumed), T(rule58_one_entry_for_configuration_and_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

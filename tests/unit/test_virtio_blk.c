@@ -44,7 +44,8 @@ static struct fake {
     bool bound[QUEUES];
     const struct irq_service *config_service;
     void *config_arg;
-    unsigned demanded;
+    unsigned demanded, restarted, refuses_queue, resumed, given_up;
+    bool refuses_recovery;
 } F;
 static struct virtqueue queues[QUEUES];
 #define STATUS_NONE 0x77
@@ -121,11 +122,20 @@ void virtqueue_notify(struct virtqueue *q)
 void *virtqueue_get(struct virtqueue *q, uint32_t *len) { return q->used_count ? q->used[--q->used_count] : NULL; }
 bool virtqueue_has_used(const struct virtqueue *q) { return q->used_count != 0; }
 bool virtqueue_enable_interrupts(struct virtqueue *q) { return q->used_count != 0; }
-void *virtqueue_detach(struct virtqueue *q) { return NULL; }
+void *virtqueue_detach(struct virtqueue *q) { return q->count ? q->chains[--q->count].cookie : NULL; }
+int virtqueue_restart(struct virtqueue *q) { F.restarted++; return F.restarted == F.refuses_queue ? -EIO : 0; }
 
 static struct virtio_device V;
 struct virtio_device *virtio_pci_create(struct pci_device *pci, const char *name) { return &V; }
 bool virtio_check(struct virtio_device *d) { return true; }
+int virtio_recover(struct virtio_device *d)
+{
+    for (unsigned i = 0; i < QUEUES; i++)
+        assert_int_equal(virtqueue_in_flight(&queues[i]), 0); /* what was in flight has ended */
+    return F.refuses_recovery ? -EIO : 0;
+}
+bool virtio_resume(struct virtio_device *d) { F.resumed++; return true; }
+void virtio_give_up(struct virtio_device *d, const char *why) { F.given_up++; }
 void virtio_pci_destroy(struct virtio_device *d) {}
 bool virtio_pci_match(const struct pci_device *pci, unsigned type) { return type == 2; }
 int virtio_reset(struct virtio_device *d) { return 0; }
@@ -510,6 +520,45 @@ static void a_request_that_the_device_keeps_is_named_once(void **state)
     assert_int_equal(submit(BLOCK_READ, 0, &one, 1, 0), 0);
 }
 
+static int ended_with;
+static void end_with(struct block_request *r, int status)
+{
+    ended++;
+    ended_with = status;
+}
+static void rule20_a_fenced_disk_ends_its_requests_once_and_is_recovered(void **state)
+{
+    up(USUAL);
+    struct block_request r = { .device = disk, .op = BLOCK_WRITE, .segments = &one, .segment_count = 1, .end = end_with };
+    F.held = true;
+    ended = 0;
+    block_submit(&r);
+    assert_int_equal(ended, 0);
+    set(BLK_CONFIG_CAPACITY, 6 << 20, 8); /* it came back larger */
+    V.on_fenced(&V);
+    assert_int_equal(ended, 1);
+    assert_int_equal(ended_with, -EIO);
+    assert_int_equal(F.restarted, disk->queue_count);
+    assert_int_equal(F.resumed, 1);
+    assert_int_equal(disk->capacity_sectors, 6 << 20);
+    F.held = false;
+    assert_int_equal(submit(BLOCK_READ, 0, &one, 1, 0), 0);
+    assert_int_equal(ended, 1);
+}
+static void a_fenced_disk_that_does_not_take_a_queue_stays_fenced(void **state)
+{
+    up(USUAL);
+    F.refuses_queue = 2;
+    V.on_fenced(&V);
+    assert_int_equal(F.restarted, 2);
+    assert_int_equal(F.given_up, 1);
+    assert_int_equal(F.resumed, 0);
+    F.refuses_recovery = true;
+    F.restarted = 0;
+    V.on_fenced(&V);
+    assert_int_equal(F.restarted + F.resumed, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 int main(void)
 {
@@ -533,6 +582,8 @@ int main(void)
         TEST(a_plug_costs_one_doorbell_and_a_mixed_one_one_for_each_kind),
         TEST(completions_are_all_taken_whatever_the_batch),
         TEST(a_request_that_the_device_keeps_is_named_once),
+        TEST(rule20_a_fenced_disk_ends_its_requests_once_and_is_recovered),
+        TEST(a_fenced_disk_that_does_not_take_a_queue_stays_fenced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,6 +130,56 @@ static void rule06_64_bit_fields_are_written_in_halves(void **s)
     assert_int_equal(memcmp(bar + COMMON_QUEUE_DESCRIPTORS, &q.descriptors, 24), 0);
     virtio_pci_destroy(d);
 }
+static void rule04_longer_capabilities_and_regions_are_fine(void **s)
+{
+    region(0x40, VIRTIO_PCI_CAP_COMMON, 4, 0, 0x3000);
+    region(0x60, VIRTIO_PCI_CAP_NOTIFY, 4, 0x3000, 0x2000);
+    region(0x80, VIRTIO_PCI_CAP_DEVICE, 4, 0x8000, 0x8000);
+    config[0x42] = config[0x62] = config[0x82] = 32;
+    struct virtio_device *d = virtio_pci_create(&P, "virtio-blk");
+    assert_non_null(d);
+    assert_int_equal(d->transport->config_size(d), 0x8000);
+    bar[0xffff] = 0x42;
+    assert_int_equal(d->transport->config_read(d, 0x7fff, 1), 0x42);
+    virtio_pci_destroy(d);
+}
+/* The fields that the device alone writes, in every call that the transport has. */
+static void rule07_read_only_fields_are_never_written(void **s)
+{
+    static const struct { unsigned at, bytes; } fields[] = { { COMMON_DEVICE_FEATURE, 4 }, { COMMON_QUEUE_COUNT, 2 },
+        { COMMON_GENERATION, 1 }, { COMMON_QUEUE_NOTIFY_OFFSET, 2 } };
+    good();
+    memset(bar, 0xa5, COMMON_BYTES);
+    bar[COMMON_QUEUE_NOTIFY_OFFSET] = 3;
+    bar[COMMON_QUEUE_NOTIFY_OFFSET + 1] = 0;
+    struct virtio_device *d = virtio_pci_create(&P, "virtio-blk");
+    const struct virtio_transport_ops *t = d->transport;
+    struct virtio_queue_setup q = { 16, 1, 2, 3 };
+    t->status_write(d, 0);
+    (void)t->status_read(d);
+    for (unsigned word = 0; word < 2; word++) {
+        assert_true(t->features_read(d, word) == 0xa5a5a5a5);
+        t->features_write(d, word, 0);
+    }
+    (void)t->generation(d);
+    (void)t->config_vector(d, 0);
+    assert_int_equal(t->queue_count(d), 0xa5a5);
+    for (unsigned i = 0; i < 3; i++) {
+        (void)t->queue_size(d, i);
+        t->queue_setup(d, i, &q);
+        (void)t->queue_vector(d, i, 0);
+        assert_non_null(t->queue_doorbell(d, i));
+        t->queue_enable(d, i);
+    }
+    t->config_write8(d, 0, 0);
+    for (unsigned i = 0; i < ARRAY_SIZE(fields); i++) {
+        for (unsigned k = 0; k < fields[i].bytes; k++) {
+            bool notify = fields[i].at == COMMON_QUEUE_NOTIFY_OFFSET;
+            assert_int_equal(bar[fields[i].at + k], notify ? 3 * !k : 0xa5);
+        }
+    }
+    virtio_pci_destroy(d);
+}
 static void rule08_the_doorbell_lies_in_its_region_or_nowhere(void **s)
 {
     good();
@@ -186,7 +236,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(rule01_modern_and_transitional_ids), T(rule03_reserved_types_and_bars_are_ignored_and_the_first_usable_taken),
         T(rule05_regions_outside_the_bar_are_not_used), T(rule05_a_loop_of_capabilities_ends),
-        T(rule06_64_bit_fields_are_written_in_halves), T(rule08_the_doorbell_lies_in_its_region_or_nowhere),
+        T(rule04_longer_capabilities_and_regions_are_fine),
+        T(rule06_64_bit_fields_are_written_in_halves), T(rule07_read_only_fields_are_never_written), T(rule08_the_doorbell_lies_in_its_region_or_nowhere),
         T(rule56_tables_of_1_to_2048_entries), T(rule56_a_table_outside_its_bar_is_not_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
