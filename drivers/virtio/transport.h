@@ -39,6 +39,8 @@ struct virtio_transport_ops {
     void (*queue_notify)(struct virtio_device *d, unsigned index);
     /* Before virtio 1.0: no VERSION_1, no FEATURES_OK, queues of exactly the offered size at one page address. */
     bool legacy;
+    /* Ask for the reset of one queue, or (begin = false) look; true while it is under way. Only with d->queue_reset. */
+    bool (*queue_reset)(struct virtio_device *d, unsigned index, bool begin);
     bool (*present)(struct virtio_device *d); /* is it still in its slot? NULL = it cannot be taken out */
 };
 

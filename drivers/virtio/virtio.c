@@ -72,10 +72,12 @@ uint64_t virtio_device_features(struct virtio_device *d)
 }
 
 /* The ring and transport features that we can do, as far as the command line lets us. */
-static uint64_t core_features(void)
+static uint64_t core_features(const struct virtio_device *d)
 {
     uint64_t f = 1ULL << VIRTIO_F_VERSION_1 | 1ULL << VIRTIO_F_ACCESS_PLATFORM |
                  1ULL << VIRTIO_F_ORDER_PLATFORM;
+    if (d->queue_reset)
+        f |= 1ULL << VIRTIO_F_RING_RESET;
     if (cmdline_bool("virtio.indirect", true))
         f |= 1ULL << VIRTIO_F_INDIRECT_DESC;
     if (cmdline_bool("virtio.packed", true))
@@ -114,7 +116,7 @@ int virtio_negotiate(struct virtio_device *d, uint64_t wanted, uint64_t required
         virtio_fail(d);
         return -EOPNOTSUPP;
     }
-    uint64_t accepted = offered & ((wanted & ~CORE_BITS) | core_features() |
+    uint64_t accepted = offered & ((wanted & ~CORE_BITS) | core_features(d) |
                                    (legacy ? 1ULL << VIRTIO_F_ANY_LAYOUT : 0));
     if (!accept(d, accepted)) {
         log_error("%s: refuses the features 0x%lx (it offers 0x%lx)", d->name,

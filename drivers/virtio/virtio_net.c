@@ -20,6 +20,7 @@ enum { CTRL_MQ_PAIRS_SET = 0, CTRL_MQ_RSS_CONFIG = 1 };
 #define CTRL_TIMEOUT_NS (2 * NSEC_PER_SEC)
 #define MTU_DEFAULT 1500u
 #define MTU_MAX 9000u
+#define QUEUE_RESETS_MAX 3u /* of a pair; the next lie fences the device */
 _Static_assert(NET_TX_HEADROOM >= NET_HDR_SIZE_MAX, "no room for the header");
 _Static_assert(NET_RSS_KEY == NET_RSS_KEY_BYTES && NET_RSS_TABLE == NET_RSS_BUCKETS, "core/net and the device name the same flows");
 
@@ -107,6 +108,19 @@ static void nic_fenced(struct virtio_device *v)
         atomic_store_release(&nic->pair[i].work, true);
         wake_all(&nic->pair[i].wait);
     }
+}
+
+/* A pair's thread resets its queues one by one, a few times. The control queue's user is not a thread of ours. */
+static bool nic_queue_fault(struct virtqueue *q)
+{
+    struct net_nic *nic = virtqueue_device(q)->driver_data;
+    unsigned pair = virtqueue_index(q) / 2;
+    if (pair >= nic->net.rx_queues || !nic->pair[pair].thread ||
+        atomic_load_relaxed(&nic->pair[pair].resets) >= QUEUE_RESETS_MAX)
+        return false;
+    atomic_store_release(&nic->pair[pair].work, true);
+    wake_all(&nic->pair[pair].wait);
+    return true;
 }
 
 /* After virtio_stop. */
@@ -237,6 +251,7 @@ static int nic_probe(struct pci_device *pci)
     }
     nic->virtio->driver_data = nic;
     nic->virtio->on_fenced = nic_fenced;
+    nic->virtio->on_queue_fault = nic_queue_fault;
     nic->net.driver_data = nic;
     nic->net.ops = &nic_ops;
     int error = virtio_reset(nic->virtio);

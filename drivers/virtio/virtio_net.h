@@ -38,6 +38,7 @@ struct net_pair {
     struct thread *thread;     /* I */
     struct wait_queue wait;
     bool work;                 /* a the thread shall look */
+    unsigned resets;           /* a single queues of the pair that were reset */
     bool armed;                /* a interrupts are on and the thread waits */
     /* receiving */
     unsigned posted, target;   /* o buffers with the device; how many there shall be */
@@ -73,11 +74,13 @@ struct net_nic {
 int nic_rx_start(struct net_pair *p) __must_check;
 void nic_rx_thread(void *pair);
 void nic_rx_fill(struct net_pair *p);
+void nic_reset_lying_queues(struct net_pair *p); /* by the pair's thread */
 bool nic_rx_burst(struct net_pair *p); /* up to a budget of buffers, by the pair's thread; true = the ring may hold more */
 extern const struct irq_service nic_pair_service;
 int nic_tx_start(struct net_pair *p) __must_check;
 bool nic_tx_poll(struct net_pair *p);      /* reclaim; true = interrupts could not be armed, look again */
 void nic_tx_detach(struct net_pair *p);
+int nic_tx_restart(struct net_pair *p) __must_check; /* after a reset of the queue alone, and nic_tx_detach */
 int nic_transmit(struct net_device *d, unsigned queue, const struct net_segment *segs, unsigned count,
                  const struct net_tx_info *info, void (*done)(void *cookie), void *cookie, bool more); /* net_device_ops */
 void nic_flush(struct net_device *d, unsigned queue);

@@ -108,14 +108,46 @@ bool nic_rx_burst(struct net_pair *p)
     return !budget;
 }
 
-static void detach(struct net_pair *p)
+static void rx_detach(struct net_pair *p)
 {
     void *buffer;
     gathered_drop(p);
     while ((buffer = virtqueue_detach(p->rx)))
         kfree(buffer);
     p->posted = 0;
+}
+
+static void detach(struct net_pair *p)
+{
+    rx_detach(p);
     nic_tx_detach(p);
+}
+
+/* A queue of the pair lied: it alone is reset, its frames are lost, the others do not notice. Until then nothing is
+ * added to it and nothing taken: its ring is broken. */
+static void reset_queue(struct net_pair *p, struct virtqueue *q)
+{
+    struct virtio_device *v = p->nic->virtio;
+    log_error("%s: queue %u is reset: %s", v->name, virtqueue_index(q), virtqueue_fault(q));
+    atomic_store_relaxed(&p->resets, p->resets + 1);
+    int r = virtqueue_reset(q);
+    if (!r && q == p->rx) {
+        rx_detach(p);
+        r = virtqueue_restart(q);
+    } else if (!r) {
+        nic_tx_detach(p);
+        r = nic_tx_restart(p);
+    }
+    if (r)
+        virtio_fence(v, "it does not let go of a queue");
+}
+
+void nic_reset_lying_queues(struct net_pair *p)
+{
+    if (unlikely(virtqueue_fault(p->rx)))
+        reset_queue(p, p->rx);
+    if (unlikely(virtqueue_fault(p->tx)))
+        reset_queue(p, p->tx);
 }
 
 /* An interrupt on the CPU where the thread will run wakes it without a message to another CPU. */
@@ -141,6 +173,7 @@ void nic_rx_thread(void *pair)
         bool again = true;
         while (again && !atomic_load_relaxed(&nic->virtio->broken)) {
             atomic_store_relaxed(&p->armed, false);
+            nic_reset_lying_queues(p);
             virtqueue_disable_interrupts(p->rx);
             while (nic_rx_burst(p)) {
                 thread_flush_wakes();

@@ -141,6 +141,14 @@ void nic_tx_detach(struct net_pair *p)
     spin_unlock(&p->tx_lock);
 }
 
+int nic_tx_restart(struct net_pair *p)
+{
+    spin_lock(&p->tx_lock);
+    int r = virtqueue_restart(p->tx);
+    spin_unlock(&p->tx_lock);
+    return r;
+}
+
 int nic_tx_start(struct net_pair *p)
 {
     spin_init(&p->tx_lock);

@@ -157,6 +157,14 @@ static void queue_enable(struct virtio_device *d, unsigned index)
     common_write16(d, COMMON_QUEUE_ENABLE, 1);
 }
 
+static bool queue_reset(struct virtio_device *d, unsigned index, bool begin)
+{
+    queue_select(d, index);
+    if (begin)
+        common_write16(d, COMMON_QUEUE_RESET, 1);
+    return common_read16(d, COMMON_QUEUE_RESET) != 0;
+}
+
 static volatile uint16_t *queue_doorbell(struct virtio_device *d, unsigned index)
 {
     queue_select(d, index);
@@ -248,6 +256,7 @@ static const struct virtio_transport_ops transport_ops = {
     .isolate = virtio_pci_isolate,
     .vanished = virtio_pci_vanished,
     .present = virtio_pci_present,
+    .queue_reset = queue_reset,
     .demand = demand,
 };
 
@@ -330,6 +339,7 @@ struct virtio_device *virtio_pci_create(struct pci_device *pci, const char *driv
         kfree(v);
         return NULL;
     }
+    d->queue_reset = modern && v->common.length >= COMMON_QUEUE_RESET + sizeof(uint16_t);
     if (!modern)
         log_info("%s: by the legacy interface", d->name);
     pci_get(pci);

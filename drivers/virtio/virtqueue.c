@@ -4,6 +4,7 @@
 #include <weir/errno.h>
 #include <weir/mm.h>
 #include <weir/printk.h>
+#include <weir/sched.h>
 #include <weir/string.h>
 
 #include "ring.h"
@@ -11,6 +12,8 @@
 #include "virtio_wire.h"
 
 #define NO_SOURCE (-1)
+#define RESET_TIMEOUT_NS (2 * NSEC_PER_SEC)
+#define RESET_POLL_NS (100 * NSEC_PER_USEC)
 /* Chains that can have an indirect table at the same time; more go direct. */
 #define TABLES_MIN 32u
 #define TABLES_TOTAL 512u /* of a device, when it has few queues */
@@ -185,6 +188,29 @@ fail:
     return err_ptr(error);
 }
 
+const char *virtqueue_fault(const struct virtqueue *q)
+{
+    enum ring_fault fault = ring_fault(q->ring);
+    return fault == RING_OK ? NULL : ring_fault_text(fault);
+}
+
+int virtqueue_reset(struct virtqueue *q)
+{
+    struct virtio_device *d = q->device;
+    uint64_t deadline = clock_monotonic_ns() + RESET_TIMEOUT_NS;
+    if (!virtio_has(d, VIRTIO_F_RING_RESET))
+        return -EOPNOTSUPP;
+    if (atomic_load_relaxed(&d->broken))
+        return -EIO;
+    for (bool busy = d->transport->queue_reset(d, q->index, true); busy;
+         busy = d->transport->queue_reset(d, q->index, false)) {
+        if (clock_monotonic_ns() > deadline)
+            return -ETIMEDOUT;
+        sleep_until_ns(clock_monotonic_ns() + RESET_POLL_NS);
+    }
+    return 0;
+}
+
 int virtqueue_restart(struct virtqueue *q)
 {
     struct virtio_device *d = q->device;
@@ -307,6 +333,14 @@ void virtqueue_send_held_kicks(struct virtio_device *d)
     }
 }
 
+static void lied(struct virtqueue *q)
+{
+    struct virtio_device *d = q->device;
+    if (virtio_has(d, VIRTIO_F_RING_RESET) && d->on_queue_fault && d->on_queue_fault(q))
+        return;
+    virtio_fence(d, virtqueue_fault(q));
+}
+
 void *virtqueue_get(struct virtqueue *q, uint32_t *len)
 {
     if (unlikely(atomic_load_relaxed(&q->device->broken)))
@@ -316,9 +350,8 @@ void *virtqueue_get(struct virtqueue *q, uint32_t *len)
         q->stats.completed++;
         return cookie;
     }
-    enum ring_fault fault = ring_fault(q->ring);
-    if (unlikely(fault != RING_OK))
-        virtio_fence(q->device, ring_fault_text(fault));
+    if (unlikely(ring_fault(q->ring) != RING_OK))
+        lied(q);
     return NULL;
 }
 

@@ -34,12 +34,16 @@ struct virtio_device {
     bool fencing;                /* f the fencing thread has, or will have, to do with it */
     bool fence_done;             /* a device is reset after fencing or stopping; cookies may be taken back */
     bool vanished;               /* a it was not there any more when it was to be reset */
+    bool queue_reset;            /* I the transport can reset single queues */
     bool isolated;               /* fencing thread: it did not come out of reset, and is cut off from memory */
     bool stopped;                /* a written under f: virtio_stop was called */
     unsigned recoveries;         /* fencing thread: in a row */
     uint64_t recovered_ns;       /* fencing thread: the last one, on the monotonic clock */
     /* Thread context, once, after a fenced device was reset. May be NULL. */
     void (*on_fenced)(struct virtio_device *d);
+    /* With RING_RESET: a queue lied. True: the driver resets that queue alone (virtqueue_reset), else the device is
+     * fenced. Called again and again until then; in the context, and under the lock, of virtqueue_get. May be NULL. */
+    bool (*on_queue_fault)(struct virtqueue *q);
     void *driver_data;           /* the driver's */
     const struct irq_service *config_service; /* the driver's, behind our own look at the status */
     void *config_arg;
@@ -146,6 +150,12 @@ void virtqueue_disable_interrupts(struct virtqueue *q);
 bool virtqueue_enable_interrupts(struct virtqueue *q) __must_check;
 /* After reset: hand back each cookie still outstanding, once. NULL = no more. */
 void *virtqueue_detach(struct virtqueue *q);
+/* Why the queue is broken; NULL = it is not. */
+const char *virtqueue_fault(const struct virtqueue *q);
+/* RING_RESET (section 2.6.1): when it returns 0 the device has let go of this queue, and of it alone: take the cookies
+ * back with virtqueue_detach, then virtqueue_restart. -EOPNOTSUPP not negotiated, -EIO fenced, -ETIMEDOUT (stuck).
+ * Thread context, no lock. */
+int virtqueue_reset(struct virtqueue *q) __must_check;
 /* After reset, with nothing outstanding: the ring as new, at the device as it was (size, addresses, MSI-X entry).
  * 0; -EIO: the device does not take it. Thread context, with the owner's lock. */
 int virtqueue_restart(struct virtqueue *q) __must_check;

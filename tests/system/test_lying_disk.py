@@ -17,6 +17,12 @@ from test_devices import make_disk
 FENCED = r"virtio-blk (\S+): fenced: (.*)"
 
 
+def virtqueue(vm, device, number):
+    """What QEMU knows of a queue of the first device of that type, or with that in its path."""
+    path = next(d["path"] for d in vm.qmp.command("x-query-virtio") if device in (d["name"], d["path"].split("/")[-2]))
+    return vm.qmp.command("x-query-virtio-queue-status", path=path, queue=number)
+
+
 def bar_of(vm, device, number):
     """Guest-physical address of a BAR."""
     def functions(found):
@@ -146,15 +152,18 @@ def test_a_disk_that_is_late_or_odd_but_does_not_lie_is_not_fenced(tmp_path, lia
     assert loads[rig.name][1] == 1, loads
 
 
+def plain_disk(tmp_path, gdb):
+    """QEMU's own; what is bad comes from outside."""
+    return ["-drive", f"if=none,id=b,format=raw,file={make_disk(tmp_path, 'b.img')},cache=unsafe",
+            "-device", "virtio-blk-pci,drive=b,serial=scratch-liar,id=hot0,bus=slot0,num-queues=4", *Gdb.qemu_args(gdb)]
+
+
 def test_a_disk_that_asks_for_a_reset_gets_it(tmp_path):
     """The available ring names a descriptor that does not exist: QEMU declares the device broken, and serves nothing before it has been reset."""
     gdb = str(tmp_path / "gdb")
-    disk = ["-drive", f"if=none,id=b,format=raw,file={make_disk(tmp_path, 'b.img')},cache=unsafe",
-            "-device", "virtio-blk-pci,drive=b,serial=scratch-liar,id=hot0,bus=slot0,num-queues=4", *Gdb.qemu_args(gdb)]
-    with Rig(tmp_path, disk) as rig:
+    with Rig(tmp_path, plain_disk(tmp_path, gdb)) as rig:
         rig.mark()
-        path = next(d["path"] for d in rig.vm.qmp.command("x-query-virtio") if "/hot0/" in d["path"])
-        ring = rig.vm.qmp.command("x-query-virtio-queue-status", path=path, queue=2)
+        ring = virtqueue(rig.vm, "hot0", 2)
         available, size = ring["vring-avail"], ring["vring-num"]
         doorbell = bar_of(rig.vm, "hot0", 4) + 0x3000 + 4 * 2
         with Gdb(gdb) as g:
@@ -167,3 +176,18 @@ def test_a_disk_that_asks_for_a_reset_gets_it(tmp_path):
         rig.wait(f"block test: {rig.name} is served again")
         loads = rig.finish(fenced=1)
     assert loads[rig.name][1] >= 1, loads
+
+
+def test_a_queue_of_a_nic_that_lies_is_reset_alone(tmp_path):
+    """The used index of each transmit queue jumps. What is to be sent next finds that; the connection's next try gets through."""
+    gdb = str(tmp_path / "gdb")
+    with Rig(tmp_path, plain_disk(tmp_path, gdb)) as rig:
+        rig.mark()
+        used = [virtqueue(rig.vm, "virtio-net", 2 * i + 1)["vring-used"] for i in range(4)]
+        with Gdb(gdb) as g:
+            for address in used:
+                index = struct.unpack("<H", g.read(address + 2, 2))[0]
+                g.write(address + 2, struct.pack("<H", index + 700 & 0xffff))
+        rig.wait(r"virtio-net \S+: queue [1357] is reset: used index ran ahead")
+        loads = rig.finish(fenced=0)  # the refusals that it waits for come over queues that were reset
+    assert loads[rig.name][1] == 0, loads

@@ -22,7 +22,8 @@ static struct fake {
     unsigned reset_reads;                 /* status reads until a reset is done */
     bool in_reset;
     char order[64];                       /* one letter for each status bit that appeared, f = features written */
-    bool cleared_bit;
+    unsigned queue_reset_reads;           /* until the reset of a queue is done */
+    bool queue_stuck, cleared_bit;
     bool features_after_ok;
     unsigned generation, changes_left;    /* the configuration changes during so many reads */
     uint8_t config[64];
@@ -32,7 +33,7 @@ static struct fake {
     struct virtio_queue_setup setup[4];
     bool enabled[4], late_setup;
     volatile uint16_t doorbell[4];
-    unsigned isolated;
+    unsigned isolated, queues_reset;
 } F;
 
 static void note(char c)
@@ -126,11 +127,23 @@ static void queue_enable(struct virtio_device *d, unsigned i)
     F.enabled[i] = true;
 }
 static volatile uint16_t *queue_doorbell(struct virtio_device *d, unsigned i) { return &F.doorbell[i]; }
+static bool queue_reset(struct virtio_device *d, unsigned i, bool begin)
+{
+    if (begin) {
+        F.enabled[i] = false;
+        F.setup[i] = (struct virtio_queue_setup){ 0 };
+        F.vector[i] = VIRTIO_NO_VECTOR;
+        F.queues_reset++;
+        return F.queue_reset_reads || F.queue_stuck;
+    }
+    return F.queue_stuck || (F.queue_reset_reads && --F.queue_reset_reads);
+}
 static void isolate(struct virtio_device *d) { F.isolated++; }
 static int demand(struct virtio_device *d, const struct irq_demand *x) { return 0; }
 static const struct virtio_transport_ops ops = {
     status_read, status_write, features_read, features_write, generation, config_size, config_read, config_write8,
     config_vector, queue_vector, queue_count, queue_size, queue_setup, queue_enable, queue_doorbell, isolate, NULL, demand,
+    .queue_reset = queue_reset,
 };
 
 /* ---- core/irq as far as virtio needs it: entries 1 and 2 for sources 0 and 1, then entry 0, then polled ---- */
@@ -507,6 +520,87 @@ static void rule58_one_entry_for_configuration_and_queue(void **s)
     assert_int_equal(config_served, 1);
 }
 
+/* ---- reset of one queue ---- */
+
+static unsigned queue_faults;
+static bool mend_queue;
+static bool on_queue_fault(struct virtqueue *q)
+{
+    queue_faults++;
+    return mend_queue;
+}
+static struct virtqueue *other;
+static void two_queues(bool offered)
+{
+    D.queue_reset = true;
+    if (offered)
+        F.offered |= 1UL << VIRTIO_F_RING_RESET;
+    ready(0);
+    D.on_fenced = on_fenced;
+    D.on_queue_fault = on_queue_fault;
+    Q = virtio_queue_start(&D, 0, 0, 4, 0);
+    other = virtio_queue_start(&D, 1, 0, 4, 1);
+    virtio_driver_ok(&D);
+    completion_init(&fenced);
+    queue_faults = 0;
+    mend_queue = true;
+}
+static void one_lie(void)
+{
+    struct fake_ring r;
+    fake_ring_init(&r, F.setup[0].size, (struct ring_addresses){ F.setup[0].descriptors, F.setup[0].driver, F.setup[0].device }, true);
+    r.used_index = r.used->index;
+    assert_int_equal(virtqueue_add(Q, &one, 0, 1, &D), 0);
+    fake_ring_complete(&r, 77, 0);
+    assert_null(virtqueue_get(Q, NULL));
+}
+static void rule62_a_lying_queue_is_reset_alone(void **s)
+{
+    two_queues(true);
+    F.queue_reset_reads = 20;
+    round_trip();
+    assert_int_equal(virtqueue_add(other, &one, 0, 1, &F), 0);
+    one_lie();
+    assert_int_equal(queue_faults, 1);
+    assert_false(D.broken);
+    assert_non_null(virtqueue_fault(Q));
+    assert_int_equal(virtqueue_add(Q, &one, 0, 1, &D), -EIO);
+    assert_int_equal(virtqueue_reset(Q), 0);
+    assert_int_equal(F.queue_reset_reads, 0); /* not before the device said so */
+    assert_false(F.enabled[0]);
+    assert_ptr_equal(virtqueue_detach(Q), &D);
+    assert_int_equal(virtqueue_restart(Q), 0);
+    assert_true(F.enabled[0] && F.vector[0] == 1 && !F.late_setup);
+    assert_null(virtqueue_fault(Q));
+    round_trip();
+    assert_int_equal(virtqueue_in_flight(other), 1); /* which nobody touched */
+    assert_true(F.enabled[1] && F.queues_reset == 1);
+}
+static void rule62_a_queue_that_stays_in_reset_is_reported(void **s)
+{
+    two_queues(true);
+    F.queue_stuck = true;
+    assert_int_equal(virtqueue_reset(Q), -ETIMEDOUT);
+}
+static void rule62_without_the_feature_or_the_driver_the_device_is_fenced(void **s)
+{
+    two_queues(false);
+    assert_int_equal(virtqueue_reset(Q), -EOPNOTSUPP);
+    one_lie();
+    assert_true(D.broken);
+    completion_wait(&fenced);
+    assert_int_equal(queue_faults + F.queues_reset, 0);
+    end(NULL);
+    start(NULL);
+    two_queues(true);
+    mend_queue = false; /* often enough, says the driver */
+    one_lie();
+    assert_true(D.broken);
+    completion_wait(&fenced);
+    assert_int_equal(queue_faults, 1);
+    assert_int_equal(virtqueue_reset(Q), -EIO);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, start, end)
 int main(void)
 {
@@ -520,6 +614,8 @@ int main(void)
         T(no_queue_without_service_at_driver_ok), T(rule46_a_lying_device_is_fenced), T(fencing_cuts_off_what_reset_cannot_stop),
         T(rule19_a_device_that_does_not_come_back_is_failed), T(rule20_a_device_that_asks_for_a_reset_is_recovered),
         T(rule20_61_the_rings_and_vectors_are_set_anew), T(a_device_is_recovered_three_times_in_a_row_and_no_more),
+        T(rule62_a_lying_queue_is_reset_alone), T(rule62_a_queue_that_stays_in_reset_is_reported),
+        T(rule62_without_the_feature_or_the_driver_the_device_is_fenced),
         T(a_device_that_is_stopped_is_not_resumed), T(rule58_one_entry_for_configuration_and_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

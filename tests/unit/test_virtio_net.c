@@ -24,6 +24,8 @@ struct virtqueue {
     struct chain chains[RING];   /* with the device */
     struct { void *cookie; uint32_t len; } done[RING];
     bool want_kick;
+    const char *fault;           /* it lied */
+    unsigned resets;
 };
 struct command {
     uint8_t class, command;
@@ -43,6 +45,8 @@ static struct fake {
     uint32_t hash;
     unsigned registered_queues;
     bool driver_ok;
+    int refuse_reset;
+    unsigned fenced;
 } F;
 
 static unsigned posted_now(void)
@@ -128,6 +132,21 @@ void *virtqueue_detach(struct virtqueue *q)
 }
 
 static struct virtio_device V;
+struct virtio_device *virtqueue_device(const struct virtqueue *q) { return &V; }
+unsigned virtqueue_index(const struct virtqueue *q) { return q->index; }
+const char *virtqueue_fault(const struct virtqueue *q) { return q->fault; }
+int virtqueue_reset(struct virtqueue *q)
+{
+    q->resets++;
+    return F.refuse_reset;
+}
+int virtqueue_restart(struct virtqueue *q)
+{
+    assert_int_equal(virtqueue_in_flight(q), 0); /* everything was taken back */
+    q->fault = NULL;
+    return 0;
+}
+void virtio_fence(struct virtio_device *d, const char *why) { F.fenced++; }
 struct virtio_device *virtio_pci_create(struct pci_device *pci, const char *name) { return &V; }
 void virtio_pci_destroy(struct virtio_device *d) {}
 bool virtio_pci_match(const struct pci_device *pci, unsigned type) { return type == 1; }
@@ -425,9 +444,45 @@ static void rule_68_an_mtu_that_cannot_be_is_refused_and_a_large_one_has_buffers
     assert_true(F.queues[0].chains[0].bufs[0].len >= 12 + 14 + 9000);
 }
 
+static void rule_62_a_lying_queue_is_reset_alone_and_filled_again(void **state)
+{
+    begin(USUAL);
+    start();
+    struct net_pair *p = &nic->pair[1];
+    struct virtqueue *rx = &F.queues[2], *tx = &F.queues[3];
+    for (unsigned i = 0; i < 2; i++) {
+        rx->fault = "it lied";
+        assert_true(V.on_queue_fault(rx));
+        assert_true(p->work); /* its thread is asked to look */
+        p->work = false;
+        nic_reset_lying_queues(p);
+        assert_null(rx->fault);
+        assert_int_equal(rx->count, 0);
+        nic_rx_burst(p);
+        assert_int_equal(rx->count, RING);
+    }
+    tx->fault = "it lied";
+    assert_true(V.on_queue_fault(tx));
+    nic_reset_lying_queues(p);
+    assert_int_equal(tx->resets, 1);
+    assert_null(tx->fault);
+    assert_int_equal(F.queues[0].resets + F.queues[1].resets + F.queues[4].resets, 0);
+    assert_int_equal(posted_now(), 4 * RING);
+    assert_int_equal(F.fenced, 0);
+    assert_false(V.on_queue_fault(tx));                     /* three times were enough for this pair */
+    assert_false(V.on_queue_fault(&F.queues[2 * PAIRS]));   /* nor the control queue */
+    assert_true(V.on_queue_fault(&F.queues[0]));
+    F.queues[0].fault = "it lied";
+    F.refuse_reset = -ETIMEDOUT;
+    nic_reset_lying_queues(&nic->pair[0]);
+    assert_int_equal(F.fenced, 1);
+    assert_int_equal(F.queues[0].count, RING);              /* the device still has those */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(rule_62_a_lying_queue_is_reset_alone_and_filled_again, teardown),
         cmocka_unit_test_teardown(rule_68_an_mtu_that_cannot_be_is_refused_and_a_large_one_has_buffers, teardown),
         cmocka_unit_test_teardown(rule_69_the_hash_is_believed_only_after_rss_and_for_tcp, teardown),
         cmocka_unit_test_teardown(rule_72_a_lying_header_costs_its_frame_and_no_slot, teardown),

@@ -180,6 +180,22 @@ static void rule07_read_only_fields_are_never_written(void **s)
     }
     virtio_pci_destroy(d);
 }
+static void rule62_the_reset_register_is_used_if_the_region_has_it(void **s)
+{
+    good();
+    struct virtio_device *d = virtio_pci_create(&P, "virtio-net");
+    assert_true(d->queue_reset);
+    assert_true(d->transport->queue_reset(d, 5, true)); /* memory: the 1 stays there */
+    assert_int_equal(bar[COMMON_QUEUE_SELECT], 5);
+    assert_int_equal(bar[COMMON_QUEUE_RESET], 1);
+    bar[COMMON_QUEUE_RESET] = 0;
+    assert_false(d->transport->queue_reset(d, 5, false));
+    virtio_pci_destroy(d);
+    put32(0x4c, COMMON_BYTES); /* a device from before it */
+    d = virtio_pci_create(&P, "virtio-net");
+    assert_false(d->queue_reset);
+    virtio_pci_destroy(d);
+}
 static void rule08_the_doorbell_lies_in_its_region_or_nowhere(void **s)
 {
     good();
@@ -237,6 +253,7 @@ int main(void)
         T(rule01_modern_and_transitional_ids), T(rule03_reserved_types_and_bars_are_ignored_and_the_first_usable_taken),
         T(rule05_regions_outside_the_bar_are_not_used), T(rule05_a_loop_of_capabilities_ends),
         T(rule04_longer_capabilities_and_regions_are_fine),
+        T(rule62_the_reset_register_is_used_if_the_region_has_it),
         T(rule06_64_bit_fields_are_written_in_halves), T(rule07_read_only_fields_are_never_written), T(rule08_the_doorbell_lies_in_its_region_or_nowhere),
         T(rule56_tables_of_1_to_2048_entries), T(rule56_a_table_outside_its_bar_is_not_used),
     };
