@@ -72,6 +72,7 @@ void pci_put(struct pci_device *d)
 
 #define MSIX_CONTROL       2u
 #define MSIX_TABLE         4u
+#define MSIX_BYTES         12u
 #define MSIX_CONTROL_SIZE  0x07ffu
 #define MSIX_FUNCTION_MASK 0x4000u
 #define MSIX_ENABLE        0x8000u
@@ -83,7 +84,7 @@ enum { ENTRY_ADDRESS, ENTRY_ADDRESS_HIGH, ENTRY_DATA, ENTRY_CONTROL, ENTRY_WORDS
 void pci_probe_msix(struct pci_device *d)
 {
     unsigned cap = pci_find_capability(d, PCI_CAP_MSIX, 0);
-    if (!cap)
+    if (!pci_capability_fits(cap, MSIX_BYTES))
         return;
     unsigned entries = (pci_read16(d, cap + MSIX_CONTROL) & MSIX_CONTROL_SIZE) + 1;
     uint32_t table = pci_read32(d, cap + MSIX_TABLE);

@@ -149,7 +149,9 @@ static unsigned slot_capability(const struct pci_device *d)
     if (d->class_code >> 8 != CLASS_BRIDGE)
         return 0;
     unsigned cap = pci_find_capability(d, CAP_EXPRESS, 0);
-    unsigned flags = cap ? pci_read16(d, cap + EXPRESS_FLAGS) : 0, type = FLAGS_PORT_TYPE(flags);
+    if (!pci_capability_fits(cap, SLOT_STATUS + sizeof(uint16_t)))
+        return 0;
+    unsigned flags = pci_read16(d, cap + EXPRESS_FLAGS), type = FLAGS_PORT_TYPE(flags);
     bool slot = (flags & FLAGS_SLOT) && (type == PORT_ROOT || type == PORT_DOWNSTREAM);
     return slot && (pci_read32(d, cap + SLOT_CAP) & SLOT_CAP_HOTPLUG) ? cap : 0;
 }

@@ -170,7 +170,7 @@ static volatile uint16_t *queue_doorbell(struct virtio_device *d, unsigned index
     queue_select(d, index);
     uint64_t offset = (uint64_t)common_read16(d, COMMON_QUEUE_NOTIFY_OFFSET) *
                       self(d)->notify_multiplier;
-    if (offset + sizeof(uint16_t) > self(d)->notify.length)
+    if (offset % sizeof(uint16_t) || offset + sizeof(uint16_t) > self(d)->notify.length)
         return NULL;
     return (volatile uint16_t *)(self(d)->notify.at + offset);
 }
@@ -280,12 +280,12 @@ bool virtio_pci_match(const struct pci_device *pci, unsigned type)
 }
 
 /* Take a capability's region if it is the first usable one. A reserved BAR, or a region outside its
- * BAR, makes it unusable. */
-static void take_region(struct pci_device *pci, unsigned cap, struct virtio_region *out, uint32_t need)
+ * BAR or not aligned as its fields must be (section 4.1.4), makes it unusable. */
+static void take_region(struct pci_device *pci, unsigned cap, struct virtio_region *out, uint32_t need, uint32_t align)
 {
     unsigned bar = pci_read8(pci, cap + 4);
     uint32_t offset = pci_read32(pci, cap + 8), length = pci_read32(pci, cap + 12);
-    if (out->at || bar > 5 || length < need)
+    if (out->at || bar > 5 || length < need || offset % align)
         return;
     if (pci->bar[bar].io || (uint64_t)offset + length > pci->bar[bar].size)
         return;
@@ -300,19 +300,19 @@ static void find_regions(struct pci_device *pci, struct virtio_pci *v)
 {
     for (unsigned cap = 0; (cap = pci_find_capability(pci, PCI_CAP_VENDOR, cap)) != 0;) {
         unsigned bytes = pci_read8(pci, cap + 2), type = pci_read8(pci, cap + 3);
-        if (bytes < VIRTIO_PCI_CAP_BYTES)
+        if (bytes < VIRTIO_PCI_CAP_BYTES || !pci_capability_fits(cap, bytes))
             continue;
         if (type == VIRTIO_PCI_CAP_COMMON) {
-            take_region(pci, cap, &v->common, COMMON_BYTES);
+            take_region(pci, cap, &v->common, COMMON_BYTES, 4);
         } else if (type == VIRTIO_PCI_CAP_NOTIFY && bytes >= VIRTIO_PCI_CAP_NOTIFY_BYTES) {
             bool had = v->notify.at != NULL;
-            take_region(pci, cap, &v->notify, sizeof(uint16_t));
+            take_region(pci, cap, &v->notify, sizeof(uint16_t), 2);
             if (!had && v->notify.at)
                 v->notify_multiplier = pci_read32(pci, cap + 16);
         } else if (type == VIRTIO_PCI_CAP_ISR) {
-            take_region(pci, cap, &v->isr, 1);
+            take_region(pci, cap, &v->isr, 1, 1);
         } else if (type == VIRTIO_PCI_CAP_DEVICE) {
-            take_region(pci, cap, &v->config, 1);
+            take_region(pci, cap, &v->config, 1, 4);
         }
     }
 }

@@ -51,6 +51,8 @@ void pci_write16(const struct pci_device *d, unsigned offset, uint16_t v);
 void pci_write32(const struct pci_device *d, unsigned offset, uint32_t v);
 /* Offset of the next capability with this id after `after` (0 = first), 0 = none. Loop- and bounds-safe. */
 unsigned pci_find_capability(const struct pci_device *d, uint8_t id, unsigned after);
+/* There is one, and so many bytes of it lie in the 256 that a function surely has: one may stand at their end. */
+static inline bool pci_capability_fits(unsigned cap, unsigned bytes) { return cap && cap + bytes <= 256; }
 void *pci_map_bar(struct pci_device *d, unsigned bar) __must_check; /* uncached; NULL = absent or no memory */
 void pci_unmap_bars(struct pci_device *d);
 void pci_get(struct pci_device *d);

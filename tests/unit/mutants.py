@@ -66,6 +66,7 @@ MUTANTS = [  # test, source, what stands there, what takes its place, the rule t
      "busy = d->transport->queue_reset(d, q->index, true) && false; busy;", "62: a queue is in reset until the device says so"),
     ("virtio", "drivers/virtio/virtqueue.c", "if (virtio_has(d, VIRTIO_F_RING_RESET) && d->on", "if (d->on",
      "62: only with RING_RESET"),
+    ("virtio_pci", "drivers/virtio/virtio_pci.c", "length < need || offset % align", "length < need", "6: fields are aligned"),
     ("virtio_net", "drivers/virtio/virtio_net.c", "resets) >= QUEUE_RESETS_MAX", "resets) >= 99", "62: a queue is reset a few times only"),
     ("virtio_net", "drivers/virtio/virtio_net_rx.c", "    p->posted = 0;\n", "", "62: a queue that was reset is filled again"),
     ("virtio_pci", "drivers/virtio/virtio_pci.c", "v->common.length >= COMMON_QUEUE_RESET", "v->common.length >= 0 * COMMON_QUEUE_RESET",

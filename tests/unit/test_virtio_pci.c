@@ -120,6 +120,33 @@ static void rule05_a_loop_of_capabilities_ends(void **s)
     config[0xfd] = 0xfc; /* the last one points at itself */
     assert_int_equal(pci_find_capability(&P, 0x77, 0), 0);
 }
+static void rule05_a_capability_that_leaves_configuration_space_is_not_used(void **s)
+{
+    good();
+    capability(0xfc, 9);
+    config[0xfe] = 20;
+    config[0xff] = VIRTIO_PCI_CAP_ISR;
+    struct virtio_device *d = virtio_pci_create(&P, "virtio-blk");
+    assert_non_null(d); /* what lies in it is */
+    virtio_pci_destroy(d);
+    config[0xfc] = PCI_CAP_MSIX;
+    pci_probe_msix(&P);
+    assert_int_equal(P.msix_entries, 0);
+}
+static void rule06_unaligned_regions_and_doorbells_are_not_used(void **s)
+{
+    good();
+    put32(0x48, 2); /* common fields of four bytes */
+    assert_null(virtio_pci_create(&P, "virtio-blk"));
+    put32(0x48, 0);
+    put32(0x70, 3); /* an odd multiplier */
+    struct virtio_device *d = virtio_pci_create(&P, "virtio-blk");
+    bar[COMMON_QUEUE_NOTIFY_OFFSET] = 1;
+    assert_null(d->transport->queue_doorbell(d, 0));
+    bar[COMMON_QUEUE_NOTIFY_OFFSET] = 2;
+    assert_ptr_equal(d->transport->queue_doorbell(d, 0), bar + 0x3000 + 6);
+    virtio_pci_destroy(d);
+}
 static void rule06_64_bit_fields_are_written_in_halves(void **s)
 {
     good();
@@ -254,6 +281,7 @@ int main(void)
         T(rule05_regions_outside_the_bar_are_not_used), T(rule05_a_loop_of_capabilities_ends),
         T(rule04_longer_capabilities_and_regions_are_fine),
         T(rule62_the_reset_register_is_used_if_the_region_has_it),
+        T(rule05_a_capability_that_leaves_configuration_space_is_not_used), T(rule06_unaligned_regions_and_doorbells_are_not_used),
         T(rule06_64_bit_fields_are_written_in_halves), T(rule07_read_only_fields_are_never_written), T(rule08_the_doorbell_lies_in_its_region_or_nowhere),
         T(rule56_tables_of_1_to_2048_entries), T(rule56_a_table_outside_its_bar_is_not_used),
     };
