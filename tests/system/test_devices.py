@@ -104,6 +104,33 @@ def test_rings_queues_and_features(options, tmp_path):
         assert re.search(r", [1-9]\d* waits for room", console)  # the ring really was too small
 
 
+def bar_of(vm, device, number):
+    """Guest-physical address of a BAR."""
+    def functions(found):
+        for d in found:
+            yield d
+            yield from functions(d.get("pci_bridge", {}).get("devices", []))
+    for bus in vm.qmp.command("query-pci"):
+        for d in functions(bus["devices"]):
+            if d["qdev_id"] == device:
+                return next(r["address"] for r in d["regions"] if r["bar"] == number)
+    raise AssertionError(f"{device} is not on the bus")
+
+
+@pytest.mark.parametrize("kind", ["q35", "pc"])
+def test_bars_above_4_gib(kind, tmp_path):
+    """A BAR of 8 GiB pushes all that can go there above 4 GiB: the registers of the disks too, behind a bridge as well."""
+    extra = ["-device", "pci-testdev,membar=8G", "-device", "pci-bridge,id=b1,chassis_nr=1", *drives(tmp_path, 2),
+             "-drive", f"if=none,id=x,format=raw,file={make_disk(tmp_path, 'x.img')}",
+             "-device", "virtio-blk-pci,drive=x,id=behind,serial=scratch9,bus=b1,addr=7"]
+    config = machine(smp=4, mem="1G", machine=kind, net_queues=0, net="none", qemu_extra=extra, append=LOAD + " ip=10.0.0.2/24")
+    with weirvm.Vm(config, console_path=str(tmp_path / "console")) as vm:
+        vm.wait_line("vdc: virtio-blk", 60)
+        at = [bar_of(vm, device, 4) for device in ("sd0", "sd1", "behind")]
+        assert vm.wait_exit(120) == 0, "\n".join(vm.lines)
+    assert all(address >= 1 << 32 for address in at), [hex(a) for a in at]
+
+
 def test_memory_above_the_pci_hole_and_disks_behind_bridges(tmp_path):
     bridges = ["-device", "pci-bridge,id=b1,chassis_nr=1", "-device", "pci-bridge,id=b2,chassis_nr=2,bus=b1"]
     console = run(tmp_path, bridges + drives(tmp_path, 1, ",bus=b1,addr=3") + [

@@ -12,7 +12,7 @@ import weirvm
 from conftest import machine
 from gdbstub import Gdb
 from lying_disk import LyingDisk
-from test_devices import make_disk
+from test_devices import bar_of, make_disk
 
 FENCED = r"virtio-blk (\S+): fenced: (.*)"
 
@@ -21,19 +21,6 @@ def virtqueue(vm, device, number):
     """What QEMU knows of a queue of the first device of that type, or with that in its path."""
     path = next(d["path"] for d in vm.qmp.command("x-query-virtio") if device in (d["name"], d["path"].split("/")[-2]))
     return vm.qmp.command("x-query-virtio-queue-status", path=path, queue=number)
-
-
-def bar_of(vm, device, number):
-    """Guest-physical address of a BAR."""
-    def functions(found):
-        for d in found:
-            yield d
-            yield from functions(d.get("pci_bridge", {}).get("devices", []))
-    for bus in vm.qmp.command("query-pci"):
-        for d in functions(bus["devices"]):
-            if d["qdev_id"] == device:
-                return next(r["address"] for r in d["regions"] if r["bar"] == number)
-    raise AssertionError(f"{device} is not on the bus")
 
 
 # Each attempt goes through the NIC and a stack: nobody listens there, and the refusal must come.
