@@ -3,7 +3,10 @@
 
 A mutant that no longer applies, because the source changed, is a failure as well: write it anew.
 """
+import concurrent.futures
+import contextlib
 import os
+import queue
 import re
 import shutil
 import subprocess
@@ -11,6 +14,7 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+JOBS = min(os.cpu_count() or 1, 4)
 PLANNER = ("planner", "core/irq/planner.c")
 VIRTIO = ("virtio", "drivers/virtio/virtio.c")
 MUTANTS = [  # test, source, what stands there, what takes its place, the rule that this breaks
@@ -43,7 +47,7 @@ MUTANTS = [  # test, source, what stands there, what takes its place, the rule t
     ("bench_blk", "core/block/bench_pattern.c", "w[i] ^ (sum += GOLDEN)", "0 * (sum += GOLDEN)",
      "every damaged bit of a sector shows"),
     ("ring", "drivers/virtio/ring_split.c", "empty |= len - 1;", "", "an empty buffer is refused"),
-    ("virtio_pci", "drivers/virtio/virtio_pci.c", "        if (bytes < VIRTIO_PCI_CAP_BYTES)", "        if (bytes != 16 && bytes != 20)",
+    ("virtio_pci", "drivers/virtio/virtio_pci.c", "if (bytes < VIRTIO_PCI_CAP_BYTES ||", "if ((bytes != 16 && bytes != 20) ||",
      "4: a capability may be longer than we know"),
     ("virtio_pci", "drivers/virtio/virtio_pci.c", "common_write32(d, COMMON_DRIVER_FEATURE, bits)",
      "common_write32(d, COMMON_DEVICE_FEATURE, bits)", "7: read-only fields are never written"),
@@ -100,19 +104,33 @@ def turns_red(tree, test, source, old, new):
     return "" if failed else f"the test did not run:\n{done.stdout}"
 
 
+def copy_of_sources(tree):
+    for name in os.listdir(ROOT):
+        source = os.path.join(ROOT, name)
+        if name.startswith((".", "build")):
+            continue
+        (shutil.copytree if os.path.isdir(source) else shutil.copy2)(source, os.path.join(tree, name))
+    return tree
+
+
 def main():
     env = [name for name in os.environ if name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")]
     for name in env:
         del os.environ[name]
     failed = 0
-    with tempfile.TemporaryDirectory(prefix="weir-mutants-") as tree:
-        for name in os.listdir(ROOT):
-            source = os.path.join(ROOT, name)
-            if name.startswith((".", "build")):
-                continue
-            (shutil.copytree if os.path.isdir(source) else shutil.copy2)(source, os.path.join(tree, name))
-        for test, source, old, new, rule in MUTANTS:
-            why = turns_red(tree, test, source, old, new)
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        trees = queue.SimpleQueue()
+        for _ in range(JOBS):
+            trees.put(copy_of_sources(stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-mutants-"))))
+
+        def run(mutant):
+            tree = trees.get()
+            try:
+                return turns_red(tree, *mutant[:4])
+            finally:
+                trees.put(tree)
+
+        for (test, *_, rule), why in zip(MUTANTS, pool.map(run, MUTANTS)):
             print(f"{'FAILED' if why else 'ok':6}  {test}: {rule}" + (f" -- {why}" if why else ""), flush=True)
             failed += bool(why)
     print(f"{len(MUTANTS) - failed} passed, {failed} failed")
