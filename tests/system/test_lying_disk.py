@@ -127,7 +127,7 @@ def test_a_disk_that_is_late_or_odd_but_does_not_lie_is_not_fenced(tmp_path, lia
             liar.resize((64 + n % 3) * 2048)
         liar.resize(80 * 2048)
         rig.wait(f"{rig.name}: resized from .* to 80 MiB")
-        # The back-end dies with requests; another takes its place. Nobody can say what became of them: unplugging ends them.
+        # The back-end dies with requests, and another takes its place. Nobody can say what became of them; unplugging ends them.
         liar.hold()
         deadline = time.monotonic() + 10
         while not liar.held():
@@ -146,7 +146,7 @@ def plain_disk(tmp_path, gdb):
 
 
 def test_a_disk_that_asks_for_a_reset_gets_it(tmp_path):
-    """The available ring names a descriptor that does not exist: QEMU declares the device broken, and serves nothing before it has been reset."""
+    """The available ring names a descriptor that does not exist: QEMU declares the device broken and serves nothing until a reset."""
     gdb = str(tmp_path / "gdb")
     with Rig(tmp_path, plain_disk(tmp_path, gdb)) as rig:
         rig.mark()
@@ -166,7 +166,7 @@ def test_a_disk_that_asks_for_a_reset_gets_it(tmp_path):
 
 
 def test_a_queue_of_a_nic_that_lies_is_reset_alone(tmp_path):
-    """The used index of each transmit queue jumps. What is to be sent next finds that; the connection's next try gets through."""
+    """The used index of each transmit queue jumps. What is to be sent next finds that; TCP's next try gets through."""
     gdb = str(tmp_path / "gdb")
     with Rig(tmp_path, plain_disk(tmp_path, gdb)) as rig:
         rig.mark()
