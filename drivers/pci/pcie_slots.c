@@ -6,7 +6,6 @@
  * Ports that ACPI manages are left to it. A port is a device with one source for core/irq, served as a
  * configuration change: interrupt, or a look every 100 ms where no vector is left.
  */
-#include <weir/atomic.h>
 #include <weir/errno.h>
 #include <weir/mm.h>
 #include <weir/printk.h>
@@ -39,27 +38,38 @@
 #define COME_UP_NS         (1000 * NSEC_PER_MSEC)
 #define COME_UP_POLL_NS    (2 * NSEC_PER_MSEC)
 
-/* Key: I immutable, a atomic. */
+/* Key: I immutable, e lock (interrupts off). */
 struct port {
     struct pci_device *pci;  /* I */
     unsigned cap;            /* I */
     struct irq_device *irq;  /* I */
-    uint32_t events;         /* a taken off the port, not looked at yet */
+    spinlock_t lock;
+    uint16_t events;         /* e taken off the port, not looked at yet */
     struct port *next;       /* I */
 };
 static struct port *ports; /* INIT_BUS, then constant */
 
 /* ---- interrupt ---- */
 
+/* The slot's status now; its events are with the others that nobody has looked at. */
+static uint16_t take_status_locked(struct port *p)
+{
+    uint16_t status = pci_read16(p->pci, p->cap + SLOT_STATUS), events = status & STATUS_EVENTS;
+    if (!events || pci_read16(p->pci, PCI_VENDOR_ID) == 0xffff)
+        return status & (uint16_t)~STATUS_EVENTS;
+    pci_write16(p->pci, p->cap + SLOT_STATUS, events);
+    p->events |= events;
+    return status;
+}
+
 static bool take_events(struct port *p)
 {
-    uint16_t events = pci_read16(p->pci, p->cap + SLOT_STATUS) & STATUS_EVENTS;
-    if (!events || pci_read16(p->pci, PCI_VENDOR_ID) == 0xffff)
-        return false;
-    pci_write16(p->pci, p->cap + SLOT_STATUS, events);
-    atomic_fetch_or(&p->events, (uint32_t)events);
-    pci_hotplug_wake();
-    return true;
+    uint64_t flags = spin_lock_irqsave(&p->lock);
+    bool taken = take_status_locked(p) & STATUS_EVENTS;
+    spin_unlock_irqrestore(&p->lock, flags);
+    if (taken)
+        pci_hotplug_wake();
+    return taken;
 }
 
 static unsigned line_ack(void *device)
@@ -125,10 +135,15 @@ static void card_goes(struct port *p, bool surprise)
 
 static void look(struct port *p)
 {
-    unsigned events = atomic_exchange(&p->events, 0);
-    if (!events)
+    /* Events and presence of one moment. A port may press the button for whoever plugs a card (QEMU does): seen later than
+     * the card, that would be a request to take it out. */
+    uint64_t flags = spin_lock_irqsave(&p->lock);
+    bool noted = p->events, present = noted && (take_status_locked(p) & STATUS_PRESENT);
+    unsigned events = p->events;
+    p->events = 0;
+    spin_unlock_irqrestore(&p->lock, flags);
+    if (!noted)
         return;
-    bool present = pci_read16(p->pci, p->cap + SLOT_STATUS) & STATUS_PRESENT;
     bool empty = pci_slot_empty(p->pci->segment, bus_behind(p), -1);
     if (present && empty)
         card_came(p);
@@ -166,6 +181,7 @@ static int probe(struct pci_device *d)
     struct port *p = kzalloc(sizeof(*p));
     if (!p)
         return -ENOMEM;
+    spin_init(&p->lock);
     p->pci = d;
     p->cap = slot_capability(d);
     bool msix = d->msix_entries && pci_msix_enable(d) == 0;
@@ -198,7 +214,9 @@ static int start(struct pci_device *d)
     uint16_t control = pci_read16(d, p->cap + SLOT_CONTROL);
     pci_write16(d, p->cap + SLOT_CONTROL, control | CONTROL_BUTTON | CONTROL_PRESENCE | CONTROL_INTERRUPT);
     /* What was plugged before anybody listened. */
-    atomic_fetch_or(&p->events, STATUS_EVENTS & ~STATUS_BUTTON);
+    uint64_t flags = spin_lock_irqsave(&p->lock);
+    p->events |= STATUS_EVENTS & ~STATUS_BUTTON;
+    spin_unlock_irqrestore(&p->lock, flags);
     pci_hotplug_wake();
     return 0;
 }

@@ -148,6 +148,9 @@ class VmConfig:
     qemu_extra: list = field(default_factory=list)
     debug_exit: bool = True                    # the device that carries the guest's status; else ACPI's way out
     watch_resets: bool = False                 # for Vm.unexpected_resets()
+    # False: one host thread runs all CPUs in turn. With more, QEMU 7.2 under TCG dies when the memory map changes (a
+    # device leaves) while another CPU writes to any device: it looks the stale translation up in the new map.
+    mttcg: bool = True
     icount: bool = False                       # one instruction is one ns of guest time (one CPU)
 
     @property
@@ -159,7 +162,7 @@ class VmConfig:
     def qemu_command(self, network, scratch_dir):
         queues = self.blk_queues or min(self.smp, 64)
         smp = str(self.smp) + ("," + self.smp_options if self.smp_options else "")
-        accel = "kvm" if self.use_kvm else "tcg,thread=" + ("single" if self.icount else "multi")
+        accel = "kvm" if self.use_kvm else "tcg,thread=" + ("multi" if self.mttcg and not self.icount else "single")
         argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
                 "-accel", accel, "-machine", self.machine, "-smp", smp, "-m", self.mem,
                 # TCG runs "rep stosb" one byte at a time, so ERMS is a trap there.
@@ -252,7 +255,10 @@ class Qmp:
 
     def close(self):
         if self.stream:
-            self.stream.close()
+            try:
+                self.stream.close()
+            except OSError:
+                pass  # a command that QEMU did not live to read
         self.listener.close()
 
 

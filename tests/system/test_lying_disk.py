@@ -46,7 +46,7 @@ class Rig:
         for i in range(2):
             extra += ["-drive", f"if=none,id=s{i},format=raw,file={make_disk(tmp_path, f's{i}.img')},cache=unsafe",
                       "-device", f"virtio-blk-pci,drive=s{i},serial=scratch{i}"]
-        config = machine(smp=4, mem="1G", machine="q35,memory-backend=shared", net_queues=4, qemu_extra=[
+        config = machine(smp=4, mem="1G", machine="q35,memory-backend=shared", net_queues=4, mttcg=False, qemu_extra=[
             "-object", "memory-backend-memfd,id=shared,size=1G,share=on", *extra], append="test=block_hotplug test.rounds=1")
         self.vm = weirvm.Vm(config, console_path=str(tmp_path / "console"))
 

@@ -134,7 +134,7 @@ def test_an_address_that_is_none_is_named_and_dhcp_used(tmp_path):
 
 def test_a_nic_leaves_under_load_and_comes_back(tmp_path):
     queues = 4
-    with boot(tmp_path, smp=4, machine="pc", net_queues=queues) as vm:
+    with boot(tmp_path, smp=4, machine="pc", net_queues=queues, mttcg=False) as vm:
         bench_net.wait_ready(vm)
         for _ in range(20 if SOAK else 3):
             load = vm.start_client([bench_net.client(), "-a", weirvm.GUEST_IP, "-c", "16", "-t", "60", "-w", "3"],
