@@ -98,3 +98,18 @@ class TestPgbench:
         assert session.vm.shut_down(180) == 0, session.vm.tail()
         session.stop()
         check_file_system(session.image)
+
+
+@pytest.mark.parametrize("policy", ["baseline", "drain10"])
+def test_postgresql_runs_under_a_policy_to_compare_with(policy, postgres_image, tmp_path):
+    """The policy is read back, because an unknown name is a warning and the usual policy."""
+    config = machine(smp=4, mem="1G", image=copy_disk(postgres_image, tmp_path), net_queues=4,
+                     append=f"sched.policy={policy}")
+    with weirvm.Vm(config, console_path=tmp_path / "console") as vm:
+        vm.wait_postgres(BOOT_S)
+        assert vm.sql("select split_part(pg_read_file('/proc/weir/sched'), chr(10), 1)") == f"policy {policy}"
+        vm.pgbench("-q", "-i", "-s", 1, timeout=600)
+        vm.pgbench("-n", "-c", 8, "-j", 2, "-t", 4)
+        assert_balanced(vm)
+        assert_no_trouble(vm)
+        assert vm.shut_down(180) == 0, vm.tail()
