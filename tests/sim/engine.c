@@ -6,7 +6,7 @@
 
 /*
  * All of these are assumptions, at one instruction a nanosecond where we run ourselves: none was measured under
- * KVM. switch, wake: a few hundred instructions of ours (a counted wake-up with its switch is about 1,100).
+ * KVM. switch, wake: a wake-up with its switch is 597 counted instructions (`scripts/compare --switch`), rounded up.
  * IPI: sending costs an exit; a halted virtual CPU must be entered again before its first instruction.
  * migration: refill of the hot part of a working set of 256 KiB at 10 GB/s.
  * That each may be half or double without changing the order of the policies is what the simulator checks.
