@@ -38,20 +38,24 @@ def read_log(log):
 
 
 def crash_image(base, log, end, output, rng):
-    """A copy of base with what the log says up to its offset end, without some of what no flush covers. Returns
-    (writes that stayed, writes that were lost)."""
+    """A copy of base with what the log says up to its offset end, and from there to just before a flush that covers
+    something; without some of what that flush would have covered."""
     subprocess.run(["cp", "--sparse=always", "--reflink=auto", base, output], check=True)
-    entries = [e for e in read_log(log) if e[0] < end]
-    flushes = [i for i, e in enumerate(entries) if e[3] & FLUSH]
-    assert flushes, "nothing was ever flushed"
-    chance, lost = rng.choice([0, 0.5, 1]), 0
+    written, uncovered, flushed = [], [], False
+    for at, sector, sectors, flags, data in read_log(log):
+        if flags & FLUSH:
+            if at >= end and uncovered:
+                break
+            uncovered, flushed = [], True
+        if sectors and not flags & DISCARD:
+            written.append((sector, sectors, data))
+            if not flags & FUA:
+                uncovered.append(data)
+    assert flushed, "nothing was ever flushed"
+    assert uncovered, "every write was covered by a flush: this cut would prove nothing"
+    lost = set(rng.sample(uncovered, rng.randint(1, len(uncovered))))
     with open(log, "rb") as source, open(output, "r+b") as image:
-        for i, (_, sector, sectors, flags, data) in enumerate(entries):
-            if not sectors or flags & DISCARD:
-                continue
-            if i > flushes[-1] and not flags & FUA and rng.random() < chance:
-                lost += 1
-                continue
-            image.seek(sector * SECTOR)
-            image.write(os.pread(source.fileno(), sectors * SECTOR, data))
-    return sum(1 for e in entries if e[2]) - lost, lost
+        for sector, sectors, data in written:
+            if data not in lost:
+                image.seek(sector * SECTOR)
+                image.write(os.pread(source.fileno(), sectors * SECTOR, data))

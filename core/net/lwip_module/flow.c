@@ -61,10 +61,12 @@ void flow_add(struct tcp_pcb *pcb)
     tcp_ext_arg_set(pcb, ext_id, f);
 }
 
-void flow_forget(struct tcp_pcb *pcb)
+bool flow_forget(struct tcp_pcb *pcb)
 {
-    on_destroy(ext_id, tcp_ext_arg_get(pcb, ext_id));
+    struct flow *f = tcp_ext_arg_get(pcb, ext_id);
+    on_destroy(ext_id, f);
     tcp_ext_arg_set(pcb, ext_id, NULL);
+    return f != NULL;
 }
 
 static struct tcp_pcb *flow_find(const uint8_t *frame, uint32_t len)

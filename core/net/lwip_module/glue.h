@@ -22,7 +22,7 @@ void tcp_glue_start(void);
 struct tcp_pcb;
 void flow_start(uint64_t seed);
 void flow_add(struct tcp_pcb *pcb);
-void flow_forget(struct tcp_pcb *pcb); /* in TIME_WAIT it is not looked for here */
+bool flow_forget(struct tcp_pcb *pcb); /* in TIME_WAIT it is not looked for here. False: it was not in the table */
 struct tcp_pcb *flow_park(const uint8_t *frame, uint32_t len);
 void flow_unpark(struct tcp_pcb *parked); /* NULL = nothing */
 void tcp_glue_trim_time_wait(void);

@@ -317,13 +317,15 @@ void tcp_glue_trim_time_wait(void)
 {
     /* The newest are at the head. A socket has nothing to expect from them any more. */
     struct tcp_pcb *pcb, *next;
-    for (pcb = tcp_tw_pcbs; pcb && tcp_ext_arg_get(pcb, ext_id); pcb = pcb->next) {
+    for (pcb = tcp_tw_pcbs; pcb; pcb = pcb->next) {
+        void *socket = tcp_ext_arg_get(pcb, ext_id);
+        if (!flow_forget(pcb) && !socket)
+            break; /* seen before */
         tcp_err(pcb, NULL);
         tcp_sent(pcb, NULL);
         tcp_recv(pcb, NULL);
-        on_destroy(ext_id, tcp_ext_arg_get(pcb, ext_id));
+        on_destroy(ext_id, socket);
         tcp_ext_arg_set(pcb, ext_id, NULL);
-        flow_forget(pcb);
         time_wait_new++;
     }
     if (time_wait_new < TIME_WAIT_SLACK)
