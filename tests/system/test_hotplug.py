@@ -117,8 +117,10 @@ def test_a_disk_that_is_pulled_out_without_asking(tmp_path):
         plug(vm, "pc", 0)
         slot = int(re.search(r"pci 0000:00:(\w\w)\.0: plugged", "\n".join(vm.lines))[1], 16)
         mark = vm.mark()
+        vm.qmp.command("stop")  # between two instructions of the guest: see VmConfig.mttcg
         for command in ("o /w 0xae10 0", f"o /w 0xae08 {1 << slot:#x}"):
             vm.qmp.command("human-monitor-command", **{"command-line": command})
+        vm.qmp.command("cont")
         vm.wait_line("fenced: it has vanished", 60, since=mark)
         vm.wait_line("block test: vdd: load has ended", 60, since=mark)
         vm.wait_line(rf"pci 0000:00:{slot:02x}.0: has vanished", 60, since=mark)
