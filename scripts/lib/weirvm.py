@@ -148,8 +148,8 @@ class VmConfig:
     qemu_extra: list = field(default_factory=list)
     debug_exit: bool = True                    # the device that carries the guest's status; else ACPI's way out
     watch_resets: bool = False                 # for Vm.unexpected_resets()
-    # False: one host thread runs all CPUs in turn. With more, QEMU 7.2 under TCG dies when the memory map changes (a
-    # device leaves) while another CPU writes to any device: it looks the stale translation up in the new map.
+    # False: one host thread runs all CPUs in turn. With more, QEMU 7.2 under TCG often dies, in
+    # memory_region_dispatch_write, when a device leaves under load. Why is inferred: a stale translation meets the new map.
     mttcg: bool = True
     icount: bool = False                       # one instruction is one ns of guest time (one CPU)
 
